@@ -1,0 +1,217 @@
+"""Every field once, with its unit and range. Other configs start from `get_config()` here and change a few lines.
+
+Override on the command line: `python -m slca.main --config=configs/tiny.py --config.train.steps=20`.
+An unknown field is an error; `slca.validate.validate(config)` rejects nonsense before a device is touched.
+"""
+
+from ml_collections import ConfigDict
+
+ALGORITHM_ARGS = ("slca", "slca_paper", "grpo", "toolpo", "rltr")
+
+
+def get_config(arg: str = "slca") -> ConfigDict:
+    c = ConfigDict()
+
+    c.run = ConfigDict()
+    c.run.seed = 0  # every random draw of a run descends from it
+    c.run.compile_cache = True  # keep compiled programs on disk between runs
+    c.run.profile_step = -1  # RL step to trace with the JAX profiler; -1 = none
+
+    t = c.tasks = ConfigDict()
+    t.source = "synth"  # synth | botocore | jsonl:FILE | tfds:DIR
+    t.domains = ()  # built-in domains to use; () = all
+    t.kinds = ("single", "parallel", "sequential", "distractor", "abstain", "ask", "two_turn")  # task kinds, mixed evenly
+    t.max_tools = 6  # schemas in a prompt, 1..
+    t.made_up = 0.3  # share of names/cities replaced by made-up words in training, 0..1
+    t.train = 20_000  # tasks in the training stream before it repeats with a new shuffle
+
+    h = c.chat = ConfigDict()
+    h.tokenizer = "tiny"  # tiny | a Hugging Face folder | gguf:FILE
+    h.wire = "hermes"  # hermes | llama_json | llama_python: how calls are written
+    h.history = "template"  # template: refuse templates that rewrite history | append: keep the sampled ids as they are
+    h.thinking = False  # passed to templates that know `enable_thinking`
+    h.tool_result_tokens = 512  # a longer tool result is cut inside its block, tokens
+    h.max_calls_per_turn = 20  # further calls of one turn are refused, typed
+
+    m = c.model = ConfigDict()
+    m.source = "random"  # random | a Hugging Face folder | gguf:FILE | a workdir of an earlier run
+    m.family = "qwen3"  # architecture of a random model: qwen2 | qwen3 | llama | gemma3
+    m.vocab = 0  # 0 = the tokenizer's size
+    m.width = 128  # D
+    m.layers = 4  # L
+    m.heads = 4  # H
+    m.kv_heads = 2  # K
+    m.head_dim = 32
+    m.ff = 384
+    m.rope_theta = 10_000.0
+    m.max_length = 4096  # positions the model may see, tokens
+    m.dtype = "float32"  # compute: float32 | bfloat16 (masters are always float32)
+    m.attention = "xla"  # xla | blockwise | splash (TPU) | cudnn (GPU)
+    m.remat = "block"  # none | block | dots: what the backward pass recomputes
+
+    x = c.mesh = ConfigDict()
+    x.data = -1  # devices on each axis; -1 = what is left
+    x.fsdp = 1
+    x.tensor = 1
+
+    r = c.rollout = ConfigDict()
+    r.prompts = 16  # P, prompts a step
+    r.group = 8  # G, rollouts a prompt, >= 2
+    r.temperature = 1.0  # > 0 in training
+    r.top_p = 1.0  # refused below 1 in training: ratios would be wrong
+    r.top_k = 0  # refused above 0 in training
+    r.max_turns = 6  # assistant turns an episode
+    r.max_calls = 20  # tool calls an episode
+    r.max_malformed = 3  # turns with only unusable calls before `malformed_limit`
+    r.max_repeats = 3  # identical calls before `repeat_limit`
+    r.max_turn_tokens = 128  # sampled tokens a turn
+    r.max_response_tokens = 384  # sampled + environment tokens an episode
+    r.max_prompt_tokens = 512  # longer prompts are refused and counted
+    r.slots = 128  # rows decoded together
+    r.prompt_buckets = (128, 256, 512)  # padded prompt lengths, tokens
+    r.suffix_buckets = (16, 64, 256)  # padded lengths of appended pieces, tokens
+    r.decode_steps = 32  # tokens decoded before the host looks for finished rows
+    r.tool_threads = 8  # tool calls in flight
+    r.tool_timeout = 30.0  # seconds a call
+    r.cache_dtype = "float32"  # float32 | bfloat16
+
+    g = c.sgls = ConfigDict()
+    g.mode = "safe"  # safe | paper (every extra off, as published)
+    g.backend = "scripted"  # scripted | jax | openai
+    g.validate = "jsonschema"  # required (paper) | jsonschema
+    g.cache = "group"  # none (paper) | group | global
+    g.store = ""  # SQLite file of a global cache or of replays; "" = memory
+    g.state = "none"  # none (paper) | transcript | kv
+    g.response_check = True  # JSON, declared schema, size, no markers
+    g.regenerations = 2  # tries after an invalid response
+    g.max_chars = 2048  # longer results are cut in the middle, characters (paper)
+    g.temperature = 0.6
+    g.timeout = 540.0  # seconds a request
+    g.retries = 2  # after infrastructure errors only
+    g.url = ""  # OpenAI-compatible endpoint, e.g. http://127.0.0.1:8001/v1
+    g.model = ""
+    g.key_env = "SLCA_SIMULATOR_KEY"  # environment variable that holds the key
+    g.concurrency = 32  # requests in flight
+    g.max_tokens = 4096
+    g.faults = ConfigDict()
+    g.faults.rate = 0.0  # share of calls that meet a fault, 0..1
+    g.faults.kinds = ("timeout", "429", "500", "empty", "malformed", "stale")
+
+    w = c.reward = ConfigDict()
+    w.format, w.name, w.key, w.value, w.parallel_weight = 0.10, 0.25, 0.15, 0.20, 0.30  # HierR process weights
+    w.combine = "additive"  # additive (paper) | gated | multiplicative
+    w.matching = "greedy"  # greedy (paper) | hungarian
+    w.value_eq = "loose"  # loose (paper) | strict | typed
+    w.parallel = "first_step"  # first_step (paper) | all_steps
+    w.blocks = "turn"  # turn: all calls of a turn are one block | tag: one tag one block (paper)
+    w.abstain = "sane"  # sane: right abstention scores 1 | paper
+    w.summary = "rule"  # rule | judge
+    w.process_weight = 1.0  # weight of the process reward in `total`
+    w.summary_weight = 1.0  # weight of the summary reward in `total`
+    w.omission_penalty = -0.5  # gold needs a call and none was parsed
+    w.judge_failure = "exclude"  # exclude | zero (paper)
+    w.judge_url = ""
+    w.judge_model = ""
+    w.judge_key_env = "SLCA_JUDGE_KEY"
+    w.judge_timeout = 540.0  # seconds
+    w.judge_retries = 3
+    w.judge_concurrency = 32
+    w.repeat_penalty = 0.1  # RLTR, each repeated call
+    w.error_penalty = 0.2  # RLTR, each unusable call
+
+    a = c.credit = ConfigDict()
+    a.algorithm = "slca"  # a key of slca.credit.algorithms.ALGORITHMS; name@x, credit+loss
+    a.segmenter = "content"  # content | position (paper)
+    a.presence = "exclude"  # exclude (paper) | floor | none
+    a.omission = "route_summary"  # route_summary (paper) | route_all | subtract
+    a.omission_test = "parsed"  # parsed: no usable call | tag: no opening tag (released code)
+    a.norm = "zscore"  # zscore | center | rloo | batch_std
+    a.ddof = 1
+    a.eps = 1e-6
+    a.std_floor = 1e-4  # a spread below it is no spread
+    a.tool_weight = 1.0  # lambda_tool, after normalisation
+    a.summary_weight = 1.0  # lambda_sum, after normalisation
+    a.dead_groups = "keep"  # keep | drop: groups without any spread
+
+    l = c.loss = ConfigDict()
+    l.ratio = "token"  # token | segment | sequence
+    l.clip_low = 0.2
+    l.clip_high = 0.2
+    l.dual_clip = 3.0  # bound on -A * ratio for A < 0; 0 = off
+    l.policy = "clip"  # clip | cispo
+    l.aggregation = "token_mean"  # token_mean | seq_mean_token_mean | seq_mean_token_sum | constant | per_segment_mean
+    l.denominator = "learnable"  # learnable | active: tokens that count in a mean
+    l.constant = 0  # divisor of `constant` (Dr. GRPO), tokens a row; 0 = rollout.max_response_tokens
+    l.kl_coef = 0.0  # reference KL in the loss, nats
+    l.kl = "k3"  # k1 | k2 | k3
+    l.entropy_coef = 0.0
+    l.correction = "none"  # none | tis | mis: sampler/trainer mismatch weight
+    l.correction_cap = 2.0
+
+    o = c.optim = ConfigDict()
+    o.name = "adamw"  # adamw | adafactor | muon
+    o.lr = 1e-6
+    o.schedule = "constant"  # constant | cosine | linear
+    o.warmup = 0  # optimiser steps
+    o.b1, o.b2, o.eps = 0.9, 0.999, 1e-8
+    o.weight_decay = 0.01
+    o.clip_norm = 1.0  # global gradient norm; 0 = off
+
+    s = c.sft = ConfigDict()
+    s.steps = 0  # 0 = no cold start
+    s.batch_rows = 16  # packed rows a step
+    s.row_length = 512  # tokens a packed row
+    s.noise = 0.0  # share of demonstrations made wrong on purpose, 0..1
+    s.optimizer = "adamw"
+    s.lr = 5e-6
+    s.schedule = "cosine"
+    s.warmup = 0.1  # share of the steps
+    s.weight_decay = 0.01
+
+    n = c.train = ConfigDict()
+    n.steps = 100  # RL steps (rollout batches)
+    n.mu = 1  # sweeps over a rollout batch
+    n.mini_batches = 1  # optimiser steps a sweep
+    n.micro_rows = 8  # packed rows a forward/backward
+    n.row_lengths = (512, 1024)  # packed row lengths, tokens; the shortest that holds the longest episode is used
+    n.pack = True  # several episodes a row
+    n.logprob_bytes = 64 * 2**20  # size of a chunk of logits, bytes
+    n.keep_reference = False  # keep a frozen copy for the KL (implied by loss.kl_coef > 0)
+
+    e = c.eval = ConfigDict()
+    e.every = 0  # RL steps between evaluations; 0 = only before and after
+    e.tasks = 128  # tasks a split
+    e.splits = ("heldout_tasks", "heldout_tools")
+    e.temperatures = (0.0, 1.0)  # greedy and sampled
+    e.seed = 1_000_003  # fixed, apart from run.seed
+
+    k = c.checkpoint = ConfigDict()
+    k.every = 50  # RL steps; 0 = only at the end
+    k.keep = 2
+    k.init = ""  # start from the parameters of this workdir, step folder or Hugging Face folder
+
+    p = c.report = ConfigDict()
+    p.episodes_every = 10  # RL steps between stored batches of episodes
+    p.tensorboard = False
+    p.wandb = False
+
+    return select(c, arg)
+
+
+def select(c: ConfigDict, arg: str) -> ConfigDict:
+    """Apply a config argument: `slca | slca_paper` or any key of the algorithm table."""
+    if arg == "slca_paper":
+        return paper(c)
+    c.credit.algorithm = arg
+    return c
+
+
+def paper(c: ConfigDict) -> ConfigDict:
+    """Every published behaviour at once (algorithm slca): positions for segments, judge failure = 0, additive HierR with one
+    tag = one block, character truncation, stateless simulator, omission guard as released."""
+    c.credit.algorithm = "slca"
+    c.credit.update(segmenter="position", presence="exclude", omission="route_summary", omission_test="tag", norm="zscore", ddof=1)
+    c.reward.update(combine="additive", matching="greedy", value_eq="loose", parallel="first_step", blocks="tag")
+    c.reward.update(abstain="paper", judge_failure="zero")
+    c.sgls.update(mode="paper", validate="required", cache="none", state="none", response_check=False)
+    return c

@@ -1,0 +1,24 @@
+"""Eight CPU devices, no silent rank promotion, exact matmuls, one compile cache for the whole run."""
+
+import os
+import tempfile
+
+os.environ["JAX_PLATFORMS"] = os.environ.get("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"slca-test-cache-{os.getuid()}"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+import jax
+import pytest
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_default_matmul_precision", "highest")
+
+
+@pytest.fixture
+def config():
+    """The default config, unlocked: a test changes what it needs."""
+    from configs.default import get_config
+
+    return get_config()

@@ -1,0 +1,71 @@
+"""Train a tool-calling policy: cold start, SGLS rollouts, HierR rewards, SLCA credit, sharded updates.
+
+    python -m slca.main --config=configs/tiny.py                       # minutes on two CPU cores
+    python -m slca.main --config=configs/tiny.py:grpo --workdir=runs/g  # another algorithm of the table
+    python -m slca.main --config=configs/tiny.py --config.train.steps=20
+
+Flags: --config FILE[:VARIANT] (required), --workdir DIR (default runs/<config>-<variant>), --resume / --noresume
+(default: continue the run that the workdir holds), --allow-config-change (continue although the config differs).
+Exit codes: 0 finished, or stopped by SIGTERM with a resumable checkpoint; 2 the command or the config is wrong; 1 the run failed.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from absl import app, flags
+from ml_collections import config_flags
+
+CONFIG = config_flags.DEFINE_config_file("config", None, "config file, with an optional :variant", lock_config=True)
+WORKDIR = flags.DEFINE_string("workdir", None, "run folder; default runs/<config>-<variant>")
+RESUME = flags.DEFINE_bool("resume", True, "continue the run that the workdir holds")
+ALLOW_CHANGE = flags.DEFINE_bool("allow-config-change", False, "continue although the config differs from the stored one")
+
+
+def default_workdir(argv: list[str]) -> Path:
+    """runs/<config>-<variant> from the --config flag as typed."""
+    for i, word in enumerate(argv):
+        if word in ("--config", "-config"):
+            value = argv[i + 1] if i + 1 < len(argv) else ""
+        elif word.startswith(("--config=", "-config=")):
+            value = word.split("=", 1)[1]
+        else:
+            continue
+        file, _, variant = value.partition(":")
+        return Path("runs") / f"{Path(file).stem}-{variant or 'slca'}"
+    return Path("runs") / "run"
+
+
+def main(argv: list[str]) -> int:
+    from slca.train import run
+    from slca.validate import ConfigError
+
+    if len(argv) > 1:
+        print(f"slca.main: unknown arguments {argv[1:]}; see --help", file=sys.stderr)
+        return 2
+    if CONFIG.value is None:
+        print("slca.main: --config=FILE is missing, for instance --config=configs/tiny.py", file=sys.stderr)
+        return 2
+    workdir = Path(WORKDIR.value) if WORKDIR.value else default_workdir(sys.argv)
+    try:
+        return run(CONFIG.value, workdir, resume=RESUME.value, allow_config_change=ALLOW_CHANGE.value)
+    except ConfigError as error:
+        print(f"slca.main: {error}", file=sys.stderr)
+        return 2
+
+
+def parse(argv: list[str]) -> list[str]:
+    """Absl's parser, with one line instead of a traceback for a wrong flag or an unreadable config."""
+    try:
+        return flags.FLAGS(argv)
+    except (flags.Error, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+        print(f"slca.main: {str(error).strip().splitlines()[0]}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    if {"--help", "-h", "-help"} & set(sys.argv):
+        print(__doc__)
+        sys.exit(0)
+    app.run(main, flags_parser=parse)

@@ -1,0 +1,177 @@
+"""One function that rejects a nonsensical config before a device is touched, naming the field and the remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+CHOICES = {
+    "chat.wire": ("hermes", "llama_json", "llama_python"),
+    "chat.history": ("template", "append"),
+    "model.family": ("qwen2", "qwen3", "llama", "gemma3"),
+    "model.dtype": ("float32", "bfloat16"),
+    "model.attention": ("xla", "blockwise", "splash", "cudnn"),
+    "model.remat": ("none", "block", "dots"),
+    "rollout.cache_dtype": ("float32", "bfloat16"),
+    "sgls.mode": ("safe", "paper"),
+    "sgls.backend": ("scripted", "jax", "openai"),
+    "sgls.validate": ("required", "jsonschema"),
+    "sgls.cache": ("none", "group", "global"),
+    "sgls.state": ("none", "transcript", "kv"),
+    "reward.combine": ("additive", "gated", "multiplicative"),
+    "reward.matching": ("greedy", "hungarian"),
+    "reward.value_eq": ("loose", "strict", "typed"),
+    "reward.parallel": ("first_step", "all_steps"),
+    "reward.blocks": ("turn", "tag"),
+    "reward.abstain": ("sane", "paper"),
+    "reward.summary": ("rule", "judge"),
+    "reward.judge_failure": ("exclude", "zero"),
+    "credit.segmenter": ("content", "position"),
+    "credit.presence": ("exclude", "floor", "none"),
+    "credit.omission": ("route_summary", "route_all", "subtract"),
+    "credit.omission_test": ("parsed", "tag"),
+    "credit.norm": ("zscore", "center", "rloo", "batch_std"),
+    "credit.dead_groups": ("keep", "drop"),
+    "loss.ratio": ("token", "segment", "sequence"),
+    "loss.policy": ("clip", "cispo"),
+    "loss.aggregation": ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant", "per_segment_mean"),
+    "loss.denominator": ("learnable", "active"),
+    "loss.kl": ("k1", "k2", "k3"),
+    "loss.correction": ("none", "tis", "mis"),
+    "optim.name": ("adamw", "adafactor", "muon"),
+    "optim.schedule": ("constant", "cosine", "linear"),
+    "sft.optimizer": ("adamw", "adafactor", "muon"),
+    "sft.schedule": ("constant", "cosine", "linear"),
+}
+
+# Fields that count or measure something and must be positive.
+POSITIVE = (
+    "tasks.max_tools", "tasks.train", "chat.tool_result_tokens", "chat.max_calls_per_turn", "model.width", "model.layers",
+    "model.heads", "model.kv_heads", "model.head_dim", "model.ff", "model.max_length", "rollout.prompts", "rollout.max_turns",
+    "rollout.max_turn_tokens", "rollout.max_response_tokens", "rollout.max_prompt_tokens", "rollout.slots", "rollout.decode_steps",
+    "rollout.tool_threads", "rollout.tool_timeout", "credit.std_floor", "train.mu", "train.mini_batches", "train.micro_rows",
+    "train.logprob_bytes", "eval.tasks", "checkpoint.keep", "sft.batch_rows", "sft.row_length",
+)  # fmt: skip
+NOT_NEGATIVE = ("train.steps", "sft.steps", "optim.warmup", "eval.every", "checkpoint.every", "loss.kl_coef", "optim.clip_norm",
+                "optim.weight_decay", "sft.weight_decay", "loss.dual_clip", "rollout.max_calls", "sgls.retries", "sgls.regenerations")  # fmt: skip
+SHARES = ("tasks.made_up", "sft.noise", "sft.warmup", "sgls.faults.rate")
+
+
+class ConfigError(ValueError):
+    """A config that cannot run. Each line names a field, what is wrong with it and what to do."""
+
+
+def validate(config: Any) -> None:
+    """Raise ConfigError with every fault found (one line each); touches no device and no network."""
+    faults = [*_values(config), *_rollout(config), *_lengths(config), *_model(config), *_services(config), *_algorithm(config)]
+    if faults:
+        raise ConfigError("\n".join(faults))
+
+
+def field(config: Any, path: str) -> Any:
+    for name in path.split("."):
+        config = config[name]
+    return config
+
+
+def _values(c: Any) -> list[str]:
+    out = []
+    for path, allowed in CHOICES.items():
+        if (got := field(c, path)) not in allowed:
+            out.append(f"{path}={got!r}: choose one of {', '.join(allowed)}")
+    out += [f"{path}={field(c, path)}: must be above 0" for path in POSITIVE if not field(c, path) > 0]
+    out += [f"{path}={field(c, path)}: must not be negative" for path in NOT_NEGATIVE if not field(c, path) >= 0]
+    out += [f"{path}={field(c, path)}: is a share, 0 to 1" for path in SHARES if not 0 <= field(c, path) <= 1]
+    for path in ("optim.lr", "sft.lr"):
+        if not 0 < field(c, path) < 10:
+            out.append(f"{path}={field(c, path)}: a learning rate lies between 0 and 10")
+    return out
+
+
+def _rollout(c: Any) -> list[str]:
+    r, out = c.rollout, []
+    if r.group < 2:
+        out.append(f"rollout.group={r.group}: a group of one has no spread to learn from; use 2 or more (the paper: 16)")
+    if r.top_p != 1.0 or r.top_k != 0:
+        out.append(
+            f"rollout.top_p={r.top_p}, rollout.top_k={r.top_k}: truncated sampling makes every importance ratio wrong; "
+            "train with top_p=1.0 and top_k=0"
+        )
+    if not r.temperature > 0:
+        out.append(f"rollout.temperature={r.temperature}: training samples; use a temperature above 0 (greedy is for evaluation)")
+    if r.prompts % c.train.mini_batches:
+        out.append(f"rollout.prompts={r.prompts} is not divisible by train.mini_batches={c.train.mini_batches}: groups never split")
+    axes = {name: c.mesh[name] for name in ("data", "fsdp", "tensor")}
+    if sum(v == -1 for v in axes.values()) > 1 or any(v < 1 and v != -1 for v in axes.values()):
+        out.append(f"mesh={axes}: sizes are 1 or more, and at most one may be -1 (what is left)")
+    return out
+
+
+def _lengths(c: Any) -> list[str]:
+    r, out = c.rollout, []
+    longest = r.max_prompt_tokens + r.max_response_tokens
+    if longest > c.model.max_length:
+        out.append(
+            f"rollout.max_prompt_tokens + rollout.max_response_tokens = {longest} is beyond model.max_length={c.model.max_length}"
+        )
+    if longest > max(c.train.row_lengths):
+        out.append(f"train.row_lengths={tuple(c.train.row_lengths)}: the longest must hold an episode of {longest} tokens")
+    if r.max_prompt_tokens > max(r.prompt_buckets):
+        out.append(f"rollout.prompt_buckets={tuple(r.prompt_buckets)}: the largest must hold {r.max_prompt_tokens} prompt tokens")
+    if r.max_turn_tokens > r.max_response_tokens:
+        out.append(
+            f"rollout.max_turn_tokens={r.max_turn_tokens} is more than rollout.max_response_tokens={r.max_response_tokens}"
+        )
+    if c.sft.steps and c.sft.row_length > c.model.max_length:
+        out.append(f"sft.row_length={c.sft.row_length} is beyond model.max_length={c.model.max_length}")
+    return out
+
+
+def _model(c: Any) -> list[str]:
+    m, out = c.model, []
+    if m.heads % m.kv_heads:
+        out.append(f"model.heads={m.heads} is not a multiple of model.kv_heads={m.kv_heads}")
+    for path, weights in (("model.source", True), ("chat.tokenizer", False), ("checkpoint.init", True)):
+        name = field(c, path)
+        if name in ("random", "tiny", "") or name.startswith("gguf:"):
+            continue
+        folder = Path(name)
+        what = "weights" if weights else "tokenizer"
+        if not folder.is_dir():
+            out.append(
+                f"{path}={name}: no such folder; put the model's {what} there first (a Hugging Face folder, for instance "
+                f"`hf download Qwen/{folder.name} --local-dir {name}`), or point --config.{path} at one"
+            )
+        elif path == "model.source" and not _holds_weights(folder):
+            out.append(f"{path}={name}: the folder holds neither config.json with *.safetensors nor a run's checkpoints/")
+    return out
+
+
+def _holds_weights(folder: Path) -> bool:
+    hf = (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
+    return hf or (folder / "checkpoints").is_dir()
+
+
+def _services(c: Any) -> list[str]:
+    out = []
+    if c.sgls.backend == "openai" and not c.sgls.url.startswith(("http://", "https://")):
+        out.append(
+            f"sgls.url={c.sgls.url!r}: sgls.backend=openai needs an OpenAI-compatible endpoint such as http://host:8001/v1 "
+            "(or use --config.sgls.backend=scripted, which needs none)"
+        )
+    if c.reward.summary == "judge" and not c.reward.judge_url.startswith(("http://", "https://")):
+        out.append(
+            f"reward.judge_url={c.reward.judge_url!r}: reward.summary=judge needs an OpenAI-compatible endpoint "
+            "(or use --config.reward.summary=rule, which needs none)"
+        )
+    return out
+
+
+def _algorithm(c: Any) -> list[str]:
+    from slca.credit.algorithms import algorithm
+
+    try:
+        algorithm(c.credit.algorithm, c.credit)
+    except (KeyError, ValueError) as error:
+        return [f"credit.algorithm={c.credit.algorithm!r}: {error.args[0] if error.args else error}"]
+    return []

@@ -8,7 +8,7 @@ TEST = ["pytest", "hypothesis"]
 EXTRAS = {
     "tpu": ["jax[tpu]"],
     "cuda": ["jax[cuda13]"],
-    "gguf": ["gguf"],
+    "gguf": ["gguf", "botocore"],  # what configs/smollm2_135m.py needs
     "grammar": ["llguidance"],
     "mcp": ["mcp"],
     "serve": ["fastapi", "uvicorn"],
@@ -16,7 +16,6 @@ EXTRAS = {
     "tensorboard": ["tensorboardX"],
     "wandb": ["wandb"],
     "parity": ["torch"],
-    "botocore": ["botocore"],
     "test": [*TEST, "gguf"],
     "dev": [*TEST, "gguf", "ruff", "mypy"],
 }

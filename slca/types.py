@@ -114,6 +114,11 @@ class Parsed:
     forged: bool = False
     truncated: bool = False
 
+    @property
+    def attempted(self) -> bool:
+        """A call, or a failed try at one: what makes a turn a TOOL segment rather than an answer."""
+        return bool(self.calls or self.blocks or self.errors or self.opened)
+
 
 # ok | unknown_tool | invalid_arguments | tool_error (the simulated API's own) | sim_failed (ours) | timeout (ours)
 OBSERVATION_STATUS = ("ok", "unknown_tool", "invalid_arguments", "tool_error", "sim_failed", "timeout")

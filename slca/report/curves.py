@@ -1,0 +1,132 @@
+"""Which metric goes into which plot, and several seeds as one line with an interval."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from slca.report.plots import Line
+
+Rows = Sequence[Mapping[str, Any]]
+LEVEL = 0.95  # of the intervals over seeds
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Metrics whose names match a pattern share one plot (`each`: one plot for each parent of their names)."""
+
+    title: str
+    patterns: tuple[str, ...]
+    each: bool = False
+    note: str = ""
+
+
+PLOTS = (
+    Plot("Reward by channel", ("rollout/reward/*",)),
+    Plot("Success", ("rollout/*success@*",), note="share of rollouts whose score reaches the threshold"),
+    Plot("Summary score", ("rollout/summary*",)),
+    Plot("Process components", ("rollout/hierr/*", "rollout/component/*")),
+    Plot("Lengths", ("rollout/length/*", "rollout/*tokens*"), note="tokens"),
+    Plot("Turns and calls", ("rollout/*turns*", "rollout/*calls*")),
+    Plot("End reasons", ("rollout/end/*", "rollout/unscored*"), note="share of rollouts"),
+    Plot("Error kinds", ("rollout/error/*", "rollout/status/*"), note="per rollout"),
+    Plot("Dead groups by channel", ("*dead_groups*", "*zero_variance*"), note="share of groups without any spread"),
+    Plot("Sign conflict and contamination", ("*sign_conflict*", "*kappa*", "*contamination*", "*leak*")),
+    Plot("Advantage", ("*advantage*",)),
+    Plot("Loss", ("train/*loss*",)),
+    Plot("Entropy", ("*/entropy*",), note="nats a token"),
+    Plot("KL", ("*/kl*",), note="nats a token"),
+    Plot("Clip fraction", ("*/*clip*",)),
+    Plot("Gap between sampler and trainer", ("*/gap*", "*/ratio*", "*/ess*"), note="|log-prob difference|, nats"),
+    Plot("Gradient norm", ("*/grad_norm*",)),
+    Plot("Learning rate", ("*/lr",)),
+    Plot("Cold start", ("sft/*loss*", "sft/*accuracy*")),
+    Plot("Evaluation", ("eval/*",), each=True),
+    Plot("Time per phase", ("time/*", "sft/time/*"), note="seconds"),
+    Plot("Memory", ("sys/*rss*", "sys/*bytes*", "sys/*memory*"), note="bytes"),
+    Plot("Other", ("*",), each=True),
+)
+
+
+def series(rows: Rows) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """name -> (steps, values), both float64; null is not-a-number. Names of the sft phase start with `sft/`."""
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    for row in rows:
+        prefix = "sft/" if row.get("phase") == "sft" else ""
+        for name, value in row.items():
+            if name in ("step", "phase") or not isinstance(value, int | float | None):
+                continue
+            name = name if name.startswith(prefix) else prefix + name
+            x, y = found.setdefault(name, ([], []))
+            x.append(float(row.get("step", len(x))))
+            y.append(np.nan if value is None else float(value))
+    return {name: (np.array(x), np.array(y)) for name, (x, y) in found.items()}
+
+
+def assign(names: Iterable[str]) -> list[tuple[str, str, list[str]]]:
+    """(title, note, names) of each plot that has any; every name is in exactly one."""
+    groups: dict[tuple[int, str], list[str]] = {}
+    for name in sorted(names):
+        k = next(k for k, plot in enumerate(PLOTS) if any(fnmatchcase(name, pattern) for pattern in plot.patterns))
+        parent = name.rpartition("/")[0] if PLOTS[k].each else ""
+        groups.setdefault((k, parent), []).append(name)
+    return [
+        (f"{PLOTS[k].title}: {parent}" if parent else PLOTS[k].title, PLOTS[k].note, groups[k, parent])
+        for k, parent in sorted(groups)
+    ]
+
+
+def run_plots(rows: Rows) -> list[tuple[str, str, list[Line]]]:
+    """(title, note, lines) of one run: related metrics share a plot."""
+    found = series(rows)
+    return [(title, note, [Line(_label(name, names), *found[name]) for name in names]) for title, note, names in assign(found)]
+
+
+def compare_plots(groups: Mapping[str, Sequence[Rows]]) -> list[tuple[str, str, list[Line]]]:
+    """(title, note, lines) over several runs: one plot a metric, one line a group of runs (its seeds)."""
+    found = {group: [series(rows) for rows in runs] for group, runs in groups.items()}
+    names = {name for runs in found.values() for run in runs for name in run}
+    plots = []
+    for _, note, members in assign(names):
+        for name in members:
+            curves = {group: [run[name] for run in runs if name in run] for group, runs in found.items()}
+            plots.append((name, note, [over_seeds(group, runs) for group, runs in curves.items() if runs]))
+    return plots
+
+
+def over_seeds(name: str, runs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Line:
+    """Mean over runs at each step; with two or more, the interval of the mean (Student's t, `LEVEL`)."""
+    steps = np.unique(np.concatenate([x for x, _ in runs]))
+    table = np.full((len(runs), len(steps)), np.nan)
+    for row, (x, y) in zip(table, runs):
+        row[np.searchsorted(steps, x)] = y
+    centre, half = interval(table)
+    several = len(runs) > 1
+    return Line(
+        f"{name} (n={len(runs)})" if several else name, steps, centre, *((centre - half, centre + half) if several else ())
+    )
+
+
+def interval(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and half width of its interval over axis 0, not-a-number left out. [R, M] -> [M], [M]; the width is nan below 2."""
+    from scipy.special import stdtrit
+
+    known = np.isfinite(table)
+    n = known.sum(0)
+    mean = np.where(n > 0, np.where(known, table, 0).sum(0) / np.maximum(n, 1), np.nan)
+    square = np.where(known, (table - mean) ** 2, 0).sum(0) / np.maximum(n - 1, 1)
+    half = stdtrit(np.maximum(n - 1, 1), 0.5 + LEVEL / 2) * np.sqrt(square / np.maximum(n, 1))
+    return mean, np.where(n > 1, half, np.nan)
+
+
+def _label(name: str, names: Sequence[str]) -> str:
+    """The name without what all names of the plot share, up to a slash."""
+    parts = [other.split("/") for other in names]
+    shared = 0
+    while all(len(p) > shared + 1 for p in parts) and len({p[shared] for p in parts}) == 1:
+        shared += 1
+    return "/".join(name.split("/")[shared:])

@@ -1,0 +1,205 @@
+"""`report.html` of a run: before/after table, curves, the viewer of the latest episodes, the config. One file, no network."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slca.report import episodes, metrics, viewer
+from slca.report.curves import compare_plots, interval, run_plots
+from slca.report.plots import figure, short
+from slca.report.redact import redact, redact_tree, secrets
+
+FILE = "report.html"
+RESULTS = "results.json"  # {"rows": [{"name", "split", "temperature", "metrics": {name: number}}]}
+CONFIG = "config.json"
+SEED_FIELDS = (("run", "seed"),)  # runs that differ in these alone are seeds of one experiment
+
+
+def write_report(
+    workdir: str | os.PathLike[str], *others: str | os.PathLike[str], out: str | os.PathLike[str] | None = None
+) -> Path:
+    """Write the report of one run, or the comparison of several, and return its path (default `workdir/report.html`).
+
+    A part that is missing is left out; a part that cannot be read is named in the page, so a report never ends a run.
+    Raises FileNotFoundError when a workdir does not exist.
+    """
+    workdirs = [Path(workdir), *map(Path, others)]
+    for folder in workdirs:
+        if not folder.is_dir():
+            raise FileNotFoundError(f"no run folder at {folder}")
+    path = Path(out) if out is not None else workdirs[0] / FILE
+    problems: list[str] = []
+    body = _single(workdirs[0], problems) if len(workdirs) == 1 else _comparison(workdirs, problems)
+    title = " · ".join(_names(workdirs)) if len(workdirs) < 5 else f"{len(workdirs)} runs"
+    configs = [_read_json(folder / CONFIG, problems) for folder in workdirs]
+    hidden = tuple({value for config in configs for value in secrets(config)})
+    notes = "".join(f'<p class="problem">{escape(redact(problem, hidden))}</p>' for problem in problems)
+    page = viewer.page(title, f"<header><h1>{escape(title)}</h1></header>{notes}{body}")
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(redact(page, hidden), encoding="utf-8")
+    os.replace(temporary, path)
+    return path
+
+
+def _single(folder: Path, problems: list[str]) -> str:
+    rows = _guard(lambda: metrics.read(folder), [], problems)
+    results = _read_json(folder / RESULTS, problems)
+    config = _read_json(folder / CONFIG, problems)
+    parts = [_guard(lambda: results_table([results]), "", problems), _summary(rows), _curves(run_plots(rows))]
+    stored = episodes.latest(folder)
+    if stored is not None:
+        parts.append(_guard(lambda: viewer.section(episodes.load_episodes(stored)), "", problems))
+    parts.append(_config(config))
+    return "".join(parts)
+
+
+def _comparison(folders: Sequence[Path], problems: list[str]) -> str:
+    groups: dict[str, list[int]] = {}
+    configs = [_read_json(folder / CONFIG, problems) for folder in folders]
+    names, keys = _names(folders), [_key(config, folder) for config, folder in zip(configs, folders)]
+    for k, key in enumerate(keys):
+        groups.setdefault(names[keys.index(key)], []).append(k)
+    rows = [_guard(lambda folder=folder: metrics.read(folder), [], problems) for folder in folders]
+    results = [_read_json(folder / RESULTS, problems) for folder in folders]
+    tables = [
+        f"<h3>{escape(name)}{f' ({len(members)} seeds)' if len(members) > 1 else ''}</h3>"
+        + _guard(lambda members=members: results_table([results[k] for k in members]), "", problems)
+        for name, members in groups.items()
+    ]
+    curves = compare_plots({name: [rows[k] for k in members] for name, members in groups.items()})
+    return "".join(tables) + _curves(curves) + _differences(names, configs)
+
+
+def results_table(results: Sequence[Mapping[str, Any]]) -> str:
+    """HTML table of `results.json`: one row a stage, one block a (split, temperature); over seeds the mean ± its 95 % interval.
+
+    The change from the block's first row (untrained) stands beside each number. Raises ValueError on another shape.
+    """
+    cells: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = {}
+    for result in results:
+        for row in result.get("rows", ()):
+            if not isinstance(row, Mapping) or not isinstance(row.get("metrics"), Mapping):
+                raise ValueError(f"{RESULTS}: a row needs name, split, temperature and metrics; got {row!r:.200}")
+            block = cells.setdefault((str(row.get("split", "")), str(row.get("temperature", ""))), {})
+            stage = block.setdefault(str(row.get("name", "")), {})
+            for name, value in row["metrics"].items():
+                stage.setdefault(str(name), []).append(float(value) if isinstance(value, int | float) else np.nan)
+    if not cells:
+        return ""
+    return f'<section><h2>Before and after</h2><div class="wide">{"".join(_block(*item) for item in cells.items())}</div></section>'
+
+
+def _block(key: tuple[str, str], stages: Mapping[str, Mapping[str, list[float]]]) -> str:
+    names = list(dict.fromkeys(name for stage in stages.values() for name in stage))
+    first = next(iter(stages.values()))
+    body = []
+    for stage, values in stages.items():
+        cells = "".join(
+            f"<td>{_cell(values.get(name, []), first.get(name, []), stage_is_first=values is first)}</td>" for name in names
+        )
+        body.append(f"<tr><th scope=row>{escape(stage)}</th>{cells}</tr>")
+    split, temperature = key
+    caption = " · ".join(filter(None, [split, temperature and f"temperature {temperature}"]))
+    head = "".join(f"<th scope=col>{escape(name)}</th>" for name in names)
+    return f"<table><caption>{escape(caption)}</caption><thead><tr><td></td>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+
+
+def _cell(values: Sequence[float], start: Sequence[float], *, stage_is_first: bool) -> str:
+    if not values or not np.isfinite(values).any():
+        return "–"
+    centre, half = (float(x[0]) for x in interval(np.array(values, float)[:, None]))
+    text = f"{centre:.3f}" if abs(centre) < 10 else f"{centre:.1f}"
+    text += f" ± {half:.3f}" if np.isfinite(half) else ""
+    if stage_is_first or not start or not np.isfinite(start).any():
+        return text
+    return f"{text} <small>{centre - float(np.nanmean(start)):+.3f}</small>"
+
+
+def _summary(rows: Sequence[Mapping[str, Any]]) -> str:
+    steps = [row["step"] for row in rows if row.get("phase", "rl") == "rl" and "step" in row]
+    if not rows:
+        return '<p class="note">No metrics yet.</p>'
+    seconds = sum(v for row in rows for k, v in row.items() if k == "time/step" and isinstance(v, int | float))
+    time = f", {short(seconds / 60)} minutes in steps" if seconds else ""
+    return f'<p class="note">{len(rows)} lines of metrics, last step {steps[-1] if steps else "–"}{time}.</p>'
+
+
+def _curves(plots: Sequence[tuple[str, str, Any]]) -> str:
+    if not plots:
+        return ""
+    figures = "".join(figure(title, lines, note=note) for title, note, lines in plots)
+    return f'<section><h2>Curves</h2><div class="plots">{figures}</div></section>'
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = json.dumps(value, ensure_ascii=False)
+    return flat
+
+
+def _config(config: Mapping[str, Any]) -> str:
+    if not config:
+        return ""
+    rows = "".join(
+        f"<tr><th scope=row>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in _flat(redact_tree(config)).items()
+    )
+    return (
+        f"<section><h2>Config</h2><details><summary>every field</summary><table class=config>{rows}</table></details></section>"
+    )
+
+
+def _differences(names: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> str:
+    flat = [_flat(config) for config in configs]
+    fields = [f for f in dict.fromkeys(k for each in flat for k in each) if len({each.get(f) for each in flat}) > 1]
+    if not fields:
+        return ""
+    head = "".join(f"<th scope=col>{escape(name)}</th>" for name in names)
+    cells = {f: "".join(f"<td>{escape(each.get(f, '–'))}</td>" for each in flat) for f in fields}
+    rows = "".join(f"<tr><th scope=row>{escape(f)}</th>{row}</tr>" for f, row in cells.items())
+    return (
+        f'<section><h2>Where the configs differ</h2><div class="wide"><table class=config>'
+        f"<thead><tr><td></td>{head}</tr></thead><tbody>{rows}</tbody></table></div></section>"
+    )
+
+
+def _key(config: Mapping[str, Any], folder: Path) -> str:
+    """What makes two runs seeds of one experiment: everything in their configs but the seed. A run without a config stands alone."""
+    if not config:
+        return str(folder)
+    without = {section: dict(fields) if isinstance(fields, Mapping) else fields for section, fields in config.items()}
+    for section, name in SEED_FIELDS:
+        if isinstance(without.get(section), dict):
+            without[section].pop(name, None)
+    return json.dumps(without, sort_keys=True)
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """Folder names, with their parents where names repeat."""
+    names = [folder.resolve().name for folder in folders]
+    return [f"{f.resolve().parent.name}/{n}" if names.count(n) > 1 else n for f, n in zip(folders, names)]
+
+
+def _read_json(path: Path, problems: list[str]) -> dict[str, Any]:
+    return _guard(lambda: dict(json.loads(path.read_text(encoding="utf-8"))), {}, problems) if path.exists() else {}
+
+
+def _guard(read: Callable[[], Any], default: Any, problems: list[str]) -> Any:
+    try:
+        return read()
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        message = re.sub(r"\s+", " ", str(error))[:300]
+        if message not in problems:
+            problems.append(message)
+        return default

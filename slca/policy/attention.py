@@ -50,7 +50,7 @@ def attention(
     return jax.nn.dot_product_attention(q, k, v, mask=mask, is_causal=mask is None, scale=scale, implementation=implementation)
 
 
-def _mask(length: int, episode, window):
+def _mask(length: int, episode: Array | None, window: Array | None) -> Array | None:
     """[B or 1, 1, T, T] or None where plain causality says it all."""
     if episode is None and window is None:
         return None
@@ -64,7 +64,7 @@ def _mask(length: int, episode, window):
     return seen
 
 
-def _blockwise(q, k, v, episode, window, scale):
+def _blockwise(q: Array, k: Array, v: Array, episode: Array | None, window: Array | None, scale: float) -> Array:
     """Online softmax over key blocks for one block of queries at a time (Rabe & Staats 2021; Dao et al. 2022).
 
     Blocks are recomputed in the backward pass, so memory grows with T, not T squared. Key blocks that no query can see

@@ -55,6 +55,6 @@ def write(layer: Layer, keys: Float[Array, "B T K h"], values: Float[Array, "B T
     return Layer(*jax.vmap(row)(layer.keys, layer.values, keys.astype(dtype), values.astype(dtype), slots))
 
 
-def gather(cache: KVCache, rows: Int[Array, "R"]) -> KVCache:
+def gather(cache: KVCache, rows: Int[Array, " R"]) -> KVCache:
     """The cache of chosen rows, in that order (a row may appear more than once)."""
     return jax.tree.map(lambda x: x[rows], cache)

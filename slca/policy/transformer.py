@@ -25,26 +25,26 @@ Params = dict[str, Any]
 
 # Logical axes of each parameter (the layer axis of `blocks` comes first); rules to mesh axes live with the learner.
 _BLOCK_AXES: dict[str, tuple[str | None, ...]] = {
-    "attn_norm": ("embed",),
+    "attn_norm": ("norm",),
     "q": ("embed", "heads", None),
-    "k": ("embed", "kv", None),
-    "v": ("embed", "kv", None),
+    "k": ("embed", "kv_heads", None),
+    "v": ("embed", "kv_heads", None),
     "o": ("heads", None, "embed"),
     "q_bias": ("heads", None),
-    "k_bias": ("kv", None),
-    "v_bias": ("kv", None),
-    "q_norm": (None,),
-    "k_norm": (None,),
-    "attn_post_norm": ("embed",),
-    "mlp_norm": ("embed",),
+    "k_bias": ("kv_heads", None),
+    "v_bias": ("kv_heads", None),
+    "q_norm": ("norm",),
+    "k_norm": ("norm",),
+    "attn_post_norm": ("norm",),
+    "mlp_norm": ("norm",),
     "gate": ("embed", "mlp"),
     "up": ("embed", "mlp"),
     "down": ("mlp", "embed"),
-    "mlp_post_norm": ("embed",),
+    "mlp_post_norm": ("norm",),
 }
 _TOP_AXES: dict[str, tuple[str | None, ...]] = {
     "embed": ("vocab", "embed"),
-    "final_norm": ("embed",),
+    "final_norm": ("norm",),
     "head": ("embed", "vocab"),
 }
 _ACTIVATION = ("batch", "length", None)
@@ -72,7 +72,7 @@ def param_shapes(config: ModelConfig) -> Params:
 
 
 def logical_axes(config: ModelConfig) -> Params:
-    """Tuple of logical axis names of every parameter: embed, heads, kv, mlp, vocab, layers (None = never sharded)."""
+    """Tuple of logical axis names of every parameter: embed, heads, kv_heads, mlp, vocab, norm, layers (None = never sharded)."""
     axes: Params = {name: _TOP_AXES[name] for name in param_shapes(config) if name != "blocks"}
     return axes | {"blocks": {name: ("layers", *_BLOCK_AXES[name]) for name in block_shapes(config)}}
 
@@ -96,7 +96,7 @@ def init(config: ModelConfig, key: Any) -> Params:
     return {name: leaf(name, shape) for name, shape in shapes.items()} | {"blocks": blocks}
 
 
-def rms_norm(x: Float[Array, "... D"], scale: Float[Array, "D"], config: ModelConfig) -> Float[Array, "... D"]:
+def rms_norm(x: Float[Array, "... D"], scale: Float[Array, " D"], config: ModelConfig) -> Float[Array, "... D"]:
     """RMS norm in float32; Gemma stores the distance of the scale from one."""
     wide = x.astype(jnp.float32)
     scale = scale.astype(jnp.float32) + (1.0 if config.gemma else 0.0)

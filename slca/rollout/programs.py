@@ -1,0 +1,167 @@
+"""The sampler's device programs: pure functions over a pool of slots, jitted by `slca.rollout.sampler.Sampler`.
+
+A slot holds one row: `length` tokens in the cache and one *pending* token `last`, sampled or appended but not in the cache
+yet. Every program keeps that invariant.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from slca.policy import cache
+from slca.policy.config import ModelConfig
+from slca.policy.transformer import Transformer, forward_cached, logits, unembed
+
+# Why a row stopped in `decode`. RUNNING: neither; it goes on with the next call.
+RUNNING, STOP, BUDGET, CACHE_FULL = 0, 1, 2, 3
+
+
+class State(NamedTuple):
+    """Device state of all slots. Donated by every call that returns a new one."""
+
+    cache: cache.KVCache
+    length: Int[Array, " B"]  # tokens in the cache
+    last: Int[Array, " B"]  # the pending token
+
+
+class Weights(NamedTuple):
+    """Parameters with their layers sliced for decoding (`Sampler.prepare`); drop it when the parameters change."""
+
+    params: Any
+    layers: list[Any]
+
+
+@jax.jit
+def row_keys(seed, step, prompt: Int[Array, " B"], sample: Int[Array, " B"], turn: Int[Array, " B"]) -> Any:
+    """One key a row from what identifies its draws, [B] typed keys; `decode` folds in the position."""
+
+    def fold(*parts):
+        key = jax.random.key(seed)
+        for part in (step, *parts):
+            key = jax.random.fold_in(key, part)
+        return key
+
+    return jax.vmap(fold)(prompt, sample, turn)
+
+
+def draw(
+    keys: Any, positions: Int[Array, " B"], scores: Float[Array, "B V"], temperature: Float[Array, " B"]
+) -> tuple[Int[Array, " B"], Float[Array, " B"]]:
+    """One token a row by inverse CDF (one uniform number each) and its log-prob under log_softmax(scores / T).
+
+    T = 0 takes the argmax and reports its log-prob at T = 1.
+    """
+    greedy = temperature <= 0
+    logprobs = jax.nn.log_softmax(scores / jnp.where(greedy, 1.0, temperature)[:, None])
+    cdf = jnp.cumsum(jnp.exp(logprobs), -1)
+    uniform = jax.vmap(lambda key, position: jax.random.uniform(jax.random.fold_in(key, position)))(keys, positions)
+    below = jnp.sum(cdf <= (uniform * cdf[:, -1])[:, None], -1)
+    token = jnp.where(greedy, jnp.argmax(scores, -1), jnp.minimum(below, scores.shape[1] - 1)).astype(jnp.int32)
+    return token, jnp.take_along_axis(logprobs, token[:, None], 1)[:, 0]
+
+
+def prefill(config: ModelConfig, dtype: str, params: Any, tokens: Int[Array, "P T"]) -> cache.KVCache:
+    positions = jnp.broadcast_to(jnp.arange(tokens.shape[1])[None], tokens.shape)
+    _, (keys, values) = Transformer(config).apply({"params": params}, tokens, positions, keep_kv=True)
+    return cache.from_prefill(keys, values, dtype)
+
+
+def insert(state: State, prompts: cache.KVCache, count, source, slot, length, last) -> State:
+    """Copy prompt `source[i]` to slot `slot[i]` for i < count (the arrays are padded to the number of slots)."""
+
+    def copy(i, kv):
+        def put(old, new):
+            piece = lax.dynamic_slice_in_dim(new, source[i], 1)
+            return lax.dynamic_update_slice(old, piece, (slot[i], *(0,) * (old.ndim - 1)))
+
+        return jax.tree.map(put, kv, prompts)
+
+    kv = lax.fori_loop(0, count, copy, state.cache)
+    slot = jnp.where(jnp.arange(slot.size) < count, slot, slot.size)
+    return State(kv, state.length.at[slot].set(length, mode="drop"), state.last.at[slot].set(last, mode="drop"))
+
+
+def append(config: ModelConfig, weights: Weights, state: State, tokens: Int[Array, "R C"], count, rows, last) -> State:
+    """Put `count[r]` of `tokens[r]` into slot `rows[r]`; `last[r]` becomes its pending token. rows[r] = B: nothing.
+
+    tokens[r, 0] is a place holder for the row's pending token.
+    """
+    slots, capacity = state.length.size, state.cache[0].keys.shape[3]
+    whole = rows.size == slots  # one program over all slots: no row has to move
+    length, pending = state.length[rows], state.last[rows]
+    tokens = tokens.at[:, 0].set(pending)
+    index = jnp.arange(tokens.shape[1])[None]
+    positions = length[:, None] + index
+    target = jnp.where((index < count[:, None]) & (rows < slots)[:, None], positions, capacity)
+    kv = state.cache if whole else cache.gather(state.cache, rows)
+    _, kv = forward_cached(weights.params, weights.layers, config, tokens, positions, target, kv)
+    if not whole:
+        kv = jax.tree.map(lambda old, new: old.at[rows].set(new, mode="drop"), state.cache, kv)
+    length = state.length.at[rows].set(length + count, mode="drop")
+    return State(kv, length, state.last.at[rows].set(last, mode="drop"))
+
+
+class _Loop(NamedTuple):
+    """What the decode loop carries."""
+
+    step: Int[Array, ""]
+    state: State
+    tokens: Int[Array, "B n"]
+    logprob: Float[Array, "B n"]
+    count: Int[Array, " B"]
+    reason: Int[Array, " B"]
+
+
+def decode(config, steps, weights: Weights, state: State, key_data, temperature, stop_ids, budgets, active, wanted):
+    """Sample up to `steps` tokens a row, or until `wanted` rows have stopped. See `Sampler.decode`."""
+    keys = jax.random.wrap_key_data(key_data)
+    head = unembed(weights.params, config)
+    rows, capacity = state.length.size, state.cache[0].keys.shape[3]
+
+    def verdict(running, token, count, length):
+        """The reason of each row after `token`; a stop token wins over the budget, the budget over the cache."""
+        reason = jnp.where(length >= capacity, CACHE_FULL, RUNNING)
+        reason = jnp.where(count >= budgets, BUDGET, reason)
+        reason = jnp.where((token[:, None] == stop_ids[None]).any(-1), STOP, reason)
+        return jnp.where(running, reason, RUNNING)
+
+    def busy(c: _Loop):
+        stopped = (c.reason != RUNNING).sum()
+        return (c.step < steps) & (active & (c.reason == RUNNING)).any() & (stopped < wanted)
+
+    def step(c: _Loop) -> _Loop:
+        running = active & (c.reason == RUNNING)
+        kv, length, last = c.state
+        target = jnp.where(running, length, capacity)[:, None]
+        hidden, kv = forward_cached(weights.params, weights.layers, config, last[:, None], length[:, None], target, kv)
+        token, logprob = draw(keys, length + 1, logits(hidden[:, 0], head), temperature)
+        length = length + running
+        last = jnp.where(running, token, last)
+        column = jnp.where(running, c.count, steps)
+        put = jax.vmap(lambda row, at, value: row.at[at].set(value, mode="drop"))
+        count = c.count + running
+        return _Loop(
+            c.step + 1,
+            State(kv, length, last),
+            put(c.tokens, column, token),
+            put(c.logprob, column, logprob),
+            count,
+            jnp.where(running, verdict(running, token, count, length), c.reason),
+        )
+
+    no_token = jnp.full(rows, -2, jnp.int32)  # rows without budget or room stop before their first token
+    start = _Loop(
+        jnp.int32(0),
+        state,
+        jnp.zeros((rows, steps), jnp.int32),
+        jnp.zeros((rows, steps), jnp.float32),
+        jnp.zeros(rows, jnp.int32),
+        verdict(active, no_token, jnp.zeros(rows, jnp.int32), state.length),
+    )
+    end = lax.while_loop(busy, step, start)
+    return end.state, end.tokens, end.logprob, end.count, end.reason

@@ -1,0 +1,328 @@
+"""The sampler: a fixed pool of slots, four jitted programs, no shape that is not in the bucket lists.
+
+A turn can stop anywhere, take a tool result and go on without encoding anything twice: `prefill` runs each distinct prompt
+once, `insert` copies its cache to the slots of its group, `append` feeds pieces into live rows, `decode` samples on the
+device until rows stop. Each slot has a pending token (see `slca.rollout.programs`).
+
+A draw depends on the row's key and the token's position alone, so a row's tokens do not depend on its neighbours, slot,
+padding, buckets or device count.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from slca.policy import cache
+from slca.policy.config import ModelConfig
+from slca.policy.transformer import split_layers
+from slca.rollout import programs
+from slca.rollout.programs import BUDGET, CACHE_FULL, RUNNING, STOP, State, Weights, row_keys
+from slca.types import Samples
+
+__all__ = ["BUDGET", "CACHE_FULL", "RUNNING", "STOP", "PromptCache", "Sampler", "State", "Weights", "row_keys"]
+
+MAX_STOP_IDS = 16
+PREFILL_ROWS = (1, 8)  # prompts of one prefill
+
+
+@dataclass(frozen=True)
+class PromptCache:
+    """Prefilled prompts: chunks of caches as long as their bucket, and where each prompt lies."""
+
+    chunks: list[cache.KVCache]
+    chunk: np.ndarray  # [P]
+    row: np.ndarray  # [P]
+    length: np.ndarray  # [P] tokens in the cache: all but the last
+    last: np.ndarray  # [P]
+
+
+class Sampler:
+    """A pool of `slots` rows over one model. See the module's docstring for the invariant.
+
+    Args:
+        config: architecture; its dtype and attention are those of the sampler.
+        slots: rows decoded together (B).
+        cache_length: tokens a row may hold (S); 0 = config.max_length.
+        prompt_buckets: padded prompt lengths, tokens; a longer prompt is refused.
+        suffix_buckets: padded lengths of appended pieces; a longer one goes in several pieces.
+        decode_steps: most tokens of one `decode` call (n).
+        cache_dtype: float32 or bfloat16.
+        mesh: spread the slots over its axes `data` and `fsdp` (their number must divide `slots`), KV heads over `tensor`.
+
+    Raises:
+        ValueError: sizes that do not fit each other.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        slots: int = 64,
+        cache_length: int = 0,
+        prompt_buckets: Sequence[int] = (64, 256, 1024),
+        suffix_buckets: Sequence[int] = (16, 64, 256),
+        decode_steps: int = 32,
+        cache_dtype: str = "float32",
+        mesh: jax.sharding.Mesh | None = None,
+    ) -> None:
+        self.config, self.slots, self.decode_steps, self.mesh = config, slots, decode_steps, mesh
+        self.cache_length, self.cache_dtype = cache_length or config.max_length, cache_dtype
+        self.prompt_buckets = tuple(sorted(bucket for bucket in prompt_buckets if bucket <= self.cache_length))
+        self.suffix_buckets = tuple(sorted(suffix_buckets))
+        if slots < 1 or decode_steps < 1 or not self.prompt_buckets or not self.suffix_buckets:
+            raise ValueError(
+                f"sampler: slots {slots}, decode_steps {decode_steps} must be positive and some prompt bucket of "
+                f"{tuple(prompt_buckets)} at most cache_length {self.cache_length}"
+            )
+        if self.cache_length > config.max_length:
+            raise ValueError(f"sampler: cache_length {self.cache_length} exceeds the model's max_length {config.max_length}")
+        state, whole = self._shardings()
+        self._prefill_rows = PREFILL_ROWS if mesh is None else (max(PREFILL_ROWS[-1], self._shards),)
+        self._append_rows = slots if mesh is not None else min(slots, max(8, slots // 8))
+        jit = functools.partial(jax.jit, donate_argnames="state")
+        self._init = jax.jit(self._empty, out_shardings=state)
+        self._prepare = jax.jit(lambda params: split_layers(params, config))
+        self._prefill = jax.jit(functools.partial(programs.prefill, config, cache_dtype), out_shardings=whole)
+        self._insert = jit(programs.insert, out_shardings=state)
+        self._append = jit(functools.partial(programs.append, config), out_shardings=state)
+        self._decode = jit(
+            functools.partial(programs.decode, config, decode_steps), out_shardings=state and (state, *[whole] * 4)
+        )
+
+    @property
+    def capacity(self) -> int:
+        """Tokens a row may hold in its cache."""
+        return self.cache_length
+
+    @property
+    def programs(self) -> list[tuple[str, tuple[int, ...]]]:
+        """(function, bucket) of every program this sampler can compile; there are no others."""
+        prompts = [(rows, bucket) for rows in self._prefill_rows for bucket in self.prompt_buckets]
+        listed: list[tuple[str, tuple[int, ...]]] = [("init", (self.slots,)), ("prepare", ())]
+        listed += [("prefill", shape) for shape in prompts] + [("insert", shape) for shape in prompts]
+        listed += [("append", (self._append_rows, bucket)) for bucket in self.suffix_buckets]
+        return [*listed, ("decode", (self.slots, self.decode_steps))]
+
+    def compiles(self) -> int:
+        """Programs compiled so far; at most `len(programs)`, also after changes of temperature, stop ids or lengths."""
+        jitted = (self._init, self._prepare, self._prefill, self._insert, self._append, self._decode)
+        return sum(function._cache_size() for function in jitted)
+
+    def nbytes(self) -> int:
+        """Bytes of the cache of all slots, over all devices."""
+        return cache.nbytes(self.config, self.slots, self.cache_length, self.cache_dtype)
+
+    def init(self) -> State:
+        """All slots empty."""
+        return self._init()
+
+    def prepare(self, params: Any) -> Weights:
+        """Slice and cast the layers once. Every method takes the result in place of `params`; hold it for one rollout only."""
+        return params if isinstance(params, Weights) else Weights(params, self._prepare(params))
+
+    def prefill(self, params: Any, prompts: Sequence[Sequence[int]]) -> PromptCache:
+        """Run each prompt once; its last token stays pending.
+
+        Raises:
+            ValueError: an empty prompt, or one longer than the largest bucket.
+        """
+        params = params.params if isinstance(params, Weights) else params
+        for number, prompt in enumerate(prompts):
+            if not 0 < len(prompt) <= self.prompt_buckets[-1]:
+                raise ValueError(
+                    f"prompt {number} has {len(prompt)} tokens; 1 to {self.prompt_buckets[-1]} fit the prompt buckets"
+                )
+        buckets = np.array([next(b for b in self.prompt_buckets if b >= len(prompt)) for prompt in prompts], int)
+        chunk, row, chunks = np.zeros(len(prompts), int), np.zeros(len(prompts), int), []
+        for bucket in np.unique(buckets):
+            for members in _split(np.flatnonzero(buckets == bucket), self._prefill_rows):
+                rows = next(size for size in self._prefill_rows if size >= len(members))
+                tokens = _padded([prompts[i] for i in members], rows, bucket)
+                chunk[members], row[members] = len(chunks), np.arange(len(members))
+                chunks.append(self._prefill(params, tokens))
+        length = np.array([len(prompt) - 1 for prompt in prompts], np.int32)
+        return PromptCache(chunks, chunk, row, length, np.array([prompt[-1] for prompt in prompts], np.int32))
+
+    def insert(self, state: State, prompts: PromptCache, source: Sequence[int], slots: Sequence[int]) -> State:
+        """Start a row in `slots[i]` from prompt `source[i]` (a prompt may be used any number of times). Donates `state`."""
+        source, slots = np.asarray(source, np.int32), np.asarray(slots, np.int32)
+        if len(source) != len(slots) or len(set(slots.tolist())) != len(slots) or len(slots) > self.slots:
+            raise ValueError(f"insert: {len(source)} sources for slots {slots.tolist()}; slots must be distinct and as many")
+        for number in np.unique(prompts.chunk[source]):
+            chosen = prompts.chunk[source] == number
+            prompt, slot = source[chosen], slots[chosen]
+            pad = functools.partial(np.pad, pad_width=(0, self.slots - len(slot)))
+            columns = (prompts.row[prompt].astype(np.int32), slot, prompts.length[prompt], prompts.last[prompt])
+            state = self._insert(state, prompts.chunks[number], np.int32(len(slot)), *map(pad, columns))
+        return state
+
+    def append(self, params: Any, state: State, suffixes: Mapping[int, Sequence[int]]) -> State:
+        """Feed ids that were not sampled (slot -> ids); the last one becomes pending. Donates `state`.
+
+        The caller keeps rows inside the cache: a row of length n takes at most `capacity - n - 1` more tokens; what does not
+        fit is not written, and `decode` reports the row as CACHE_FULL.
+        """
+        weights = self.prepare(params)
+        pieces = {slot: list(ids) for slot, ids in suffixes.items() if len(ids)}
+        while pieces:
+            heads = {slot: ids[: self.suffix_buckets[-1]] for slot, ids in pieces.items()}
+            pieces = {slot: ids[len(heads[slot]) :] for slot, ids in pieces.items() if len(ids) > len(heads[slot])}
+            for bucket in self.suffix_buckets:
+                fits = [slot for slot in sorted(heads) if len(heads[slot]) <= bucket]
+                for slots in _split(fits, (self._append_rows,)):
+                    state = self._append_piece(weights, state, bucket, {slot: heads.pop(slot) for slot in slots})
+        return state
+
+    def _append_piece(self, weights: Weights, state: State, bucket: int, pieces: Mapping[int, list[int]]) -> State:
+        size = self._append_rows
+        at = np.array(list(pieces)) if size == self.slots else np.arange(len(pieces))
+        rows = np.arange(self.slots) if size == self.slots else np.full(size, self.slots)
+        tokens, count, last = np.zeros((size, bucket), np.int32), np.zeros(size, np.int32), np.zeros(size, np.int32)
+        rows[at] = list(pieces)
+        if size == self.slots:
+            rows[~np.isin(rows, list(pieces))] = self.slots
+        for row, ids in zip(at, pieces.values()):
+            tokens[row, 1 : len(ids)], count[row], last[row] = ids[:-1], len(ids), ids[-1]
+        return self._append(weights, state, tokens, count, rows.astype(np.int32), last)
+
+    def decode(
+        self,
+        params: Any,
+        state: State,
+        *,
+        keys: Any,
+        temperature: Any,
+        stop_ids: Sequence[int],
+        budgets: Any,
+        active: Any = None,
+        wanted: int = 0,
+    ) -> tuple[State, Array, Array, Array, Array]:
+        """Sample until `decode_steps` tokens, or until `wanted` rows have stopped (0: until none runs). Donates `state`.
+
+        Args:
+            keys: [B] typed keys (see `row_keys`) or their [B, 2] data, one a row and turn.
+            temperature: number or [B]; 0 is greedy.
+            stop_ids: ids that end a row; the stop token itself is sampled, counted and pending. At most 16.
+            budgets: [B] tokens each row may still sample in this turn.
+            active: [B] rows to run; None = those with a budget.
+
+        Returns:
+            (state, tokens [B, n], logprob [B, n], count [B], reason [B]): the first count[b] entries of row b are sampled
+            tokens with their log-probs at the row's temperature; reason is RUNNING, STOP, BUDGET or CACHE_FULL (no room for
+            another token after the pending one). Arrays stay on the device until they are read.
+        """
+        if len(stop_ids) > MAX_STOP_IDS:
+            raise ValueError(f"decode: {len(stop_ids)} stop ids, at most {MAX_STOP_IDS}")
+        if jnp.issubdtype(getattr(keys, "dtype", None), jax.dtypes.prng_key):
+            keys = jax.random.key_data(keys)
+        budgets = np.asarray(budgets, np.int32)
+        return self._decode(
+            self.prepare(params),
+            state,
+            keys,
+            np.broadcast_to(np.asarray(temperature, np.float32), budgets.shape),
+            np.pad(np.asarray(stop_ids, np.int32), (0, MAX_STOP_IDS - len(stop_ids)), constant_values=-1),
+            budgets,
+            budgets > 0 if active is None else np.asarray(active, bool),
+            np.int32(wanted or self.slots + 1),
+        )
+
+    def generate(
+        self,
+        params: Any,
+        prompts: Sequence[Sequence[int]],
+        *,
+        keys: Any,
+        max_new_tokens: int,
+        temperature: Any = 1.0,
+        stop_ids: Sequence[int] = (),
+    ) -> Samples:
+        """One continuation of each prompt, any number of them: finished slots are refilled with the next prompts.
+
+        keys: typed keys, one a prompt; equal prompts are prefilled once. Stops at a stop id, at `max_new_tokens`, or where the
+        cache is full. Returns host arrays [N, max_new_tokens].
+        """
+        weights, state, total = self.prepare(params), self.init(), len(prompts)
+        key_data, temperature = np.asarray(jax.random.key_data(keys)), np.broadcast_to(np.float32(temperature), total)
+        out = Samples(
+            np.zeros((total, max_new_tokens), np.int32),
+            np.zeros((total, max_new_tokens), np.float32),
+            np.zeros(total, np.int32),
+            np.zeros(total, bool),
+        )
+        distinct = list(dict.fromkeys(tuple(prompt) for prompt in prompts))
+        number = {prompt: index for index, prompt in enumerate(distinct)}
+        source = np.array([number[tuple(prompt)] for prompt in prompts], int)
+        caches = self.prefill(weights, distinct)
+        owner = np.full(self.slots, -1)
+        waiting = list(range(total - 1, -1, -1))
+        while waiting or (owner >= 0).any():
+            free = np.flatnonzero(owner < 0)[: len(waiting)]
+            if len(free):
+                owner[free] = [waiting.pop() for _ in free]
+                state = self.insert(state, caches, source[owner[free]], free)
+            row, live = np.maximum(owner, 0), owner >= 0
+            state, tokens, logprob, count, reason = self.decode(
+                weights,
+                state,
+                keys=key_data[row],
+                temperature=temperature[row],
+                stop_ids=stop_ids,
+                budgets=np.where(live, max_new_tokens - out.length[row], 0),
+                active=live,
+                wanted=max(1, int(live.sum()) // 8) if waiting else 0,
+            )
+            tokens, logprob, count, reason = jax.device_get((tokens, logprob, count, reason))
+            for slot in np.flatnonzero(live):
+                i, n = owner[slot], count[slot]
+                place = slice(out.length[i], out.length[i] + n)
+                out.tokens[i, place], out.logprob[i, place] = tokens[slot, :n], logprob[slot, :n]
+                out.length[i] += n
+                out.stopped[i] = reason[slot] == STOP
+            owner[live & (reason != RUNNING)] = -1
+        return out
+
+    def _empty(self) -> State:
+        kv = cache.init(self.config, self.slots, self.cache_length, self.cache_dtype)
+        return State(kv, jnp.zeros(self.slots, jnp.int32), jnp.zeros(self.slots, jnp.int32))
+
+    def _shardings(self) -> tuple[Any, Any]:
+        """(of the state, of everything else), None without a mesh."""
+        self._shards = 1
+        if self.mesh is None:
+            return None, None
+        rows = tuple(axis for axis in ("data", "fsdp") if axis in self.mesh.axis_names)
+        self._shards = int(np.prod([self.mesh.shape[axis] for axis in rows]))
+        if self.slots % self._shards:
+            raise ValueError(f"sampler: {self.slots} slots do not divide over {self._shards} devices of mesh axes {rows}")
+        tensor = self.mesh.shape.get("tensor", 1)
+        heads = "tensor" if tensor > 1 and self.config.kv_heads % tensor == 0 else None
+        place = functools.partial(jax.NamedSharding, self.mesh)
+        layer = cache.Layer(*[place(jax.P(rows, heads))] * 2)
+        return State([layer] * self.config.layers, *[place(jax.P(rows))] * 2), place(jax.P())
+
+
+def _split(items: Sequence[int] | np.ndarray, sizes: Sequence[int]) -> list[Any]:
+    """Cut into pieces of at most the largest size; a rest that is small against it goes in pieces of the smallest."""
+    pieces, at = [], 0
+    while at < len(items):
+        rest = len(items) - at
+        size = sizes[-1] if 2 * rest >= sizes[-1] else sizes[0]
+        pieces.append(items[at : at + size])
+        at += size
+    return pieces
+
+
+def _padded(prompts: Sequence[Sequence[int]], rows: int, length: int) -> np.ndarray:
+    tokens = np.zeros((rows, length), np.int32)
+    for row, prompt in enumerate(prompts):
+        tokens[row, : len(prompt)] = prompt
+    return tokens

@@ -1,0 +1,268 @@
+"""Checkpoints of a run, through Orbax v1 and through this file only.
+
+A step folder `<workdir>/checkpoints/<step>` holds `params` (nested dict), `rest` (optimizer leaves by path, step, typed key)
+and `run` (one JSON text: schema, data position, config, metrics offset, extra, and the shape of every array). Orbax writes a step under a temporary
+name and renames it when it is whole; old ones go only after that (verl#4873, tunix:d8959684).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import multihost_utils
+from jax.sharding import SingleDeviceSharding
+from orbax.checkpoint import v1 as ocp
+
+from slca.types import TrainState
+
+SCHEMA = 1
+FOLDER = "checkpoints"
+
+_policies = ocp.training.preservation_policies
+
+
+class Restored(NamedTuple):
+    """A checkpoint as saved: RL step, state, position of the data stream, config, size of metrics.jsonl in bytes, extra."""
+
+    step: int
+    state: TrainState
+    data: dict[str, Any]
+    config: dict[str, Any]
+    metrics_offset: int
+    extra: dict[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints of one workdir. All processes make the same calls, from their main thread.
+
+    keep: newest checkpoints kept; beside them the one with the highest `score` ever saved. Use as a context manager or call
+    `close`, which waits for a save in flight.
+    """
+
+    def __init__(self, workdir: str | os.PathLike[str], keep: int = 2) -> None:
+        best = _policies.BestN(get_metric_fn=lambda m: m["score"], n=1, keep_checkpoints_without_metrics=False)
+        self._orbax = ocp.training.Checkpointer(
+            Path(workdir).absolute() / FOLDER,
+            preservation_policy=_policies.AnyPreservationPolicy([_policies.LatestN(keep), best]),
+            cleanup_tmp_directories=True,
+        )
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def steps(self) -> list[int]:
+        """Steps on disk, ascending."""
+        return [c.step for c in self._orbax.checkpoints]
+
+    @property
+    def latest(self) -> int | None:
+        return max(self.steps, default=None)
+
+    def save(
+        self,
+        step: int,
+        state: TrainState,
+        data: Mapping[str, Any],
+        config: Mapping[str, Any],
+        *,
+        metrics_offset: int = 0,
+        extra: Mapping[str, Any] | None = None,
+        score: float | None = None,
+    ) -> None:
+        """Start saving; returns once the arrays are copied from the devices, so the state may be donated right after.
+
+        Waits for the save before. data, config, extra: JSON-able. score: higher is better, None = no candidate for the best.
+        An error of the save before (a full disk) is raised here or in `wait`.
+        """
+        arrays = _arrays(state)
+        run = {
+            "schema": SCHEMA,
+            "data": dict(data),
+            "config": dict(config),
+            "metrics_offset": metrics_offset,
+            "extra": dict(extra or {}),
+            "arrays": jax.tree.map(_describe, arrays),
+        }
+        self._orbax.save_checkpointables_async(
+            step,
+            {**arrays, "run": {"json": json.dumps(run)}},
+            force=True,
+            overwrite=True,
+            metrics=None if score is None else {"score": float(score)},
+        )
+
+    def restore(self, like: TrainState | Callable[[dict[str, Any]], TrainState], step: int | None = None) -> Restored | None:
+        """The newest checkpoint (or `step`), None when there is none.
+
+        like: arrays or ShapeDtypeStructs with the shardings to restore onto: any mesh and number of devices; or a function
+        from the checkpoint's JSON side to them, for runs whose optimizer changes between phases.
+        A damaged newest checkpoint is set aside as `damaged-<step>`, said so, and the one before is taken. Raises
+        ValueError when a sound checkpoint holds other parameters or an unknown schema, RuntimeError when all are damaged.
+        """
+        wanted = [step] if step is not None else sorted(self.steps, reverse=True)
+        for candidate in wanted:
+            try:
+                return self._load(candidate, like)
+            except Mismatch:
+                raise
+            except Exception as error:  # Orbax and TensorStore raise whatever met them on a damaged folder
+                if step is not None:
+                    raise
+                self._set_aside(candidate, error)
+        if wanted:
+            raise RuntimeError(
+                f"all checkpoints of {self._orbax.directory} are damaged: {wanted}; they were set aside as damaged-*"
+            )
+        return None
+
+    def _load(self, step: int, like: TrainState | Callable[[dict[str, Any]], TrainState]) -> Restored:
+        folder = Path(self._orbax.directory) / str(step)
+        run = read_run(folder)
+        like = like if isinstance(like, TrainState) else like(run)
+        wanted = _arrays(like)
+        _check(folder, run["arrays"], jax.tree.map(_describe, wanted))
+        found = self._orbax.load_checkpointables(step, jax.tree.map(_abstract, wanted))
+        opt_state = jax.tree.unflatten(jax.tree.structure(like.opt_state), _by_path(like.opt_state, found["rest"]["opt_state"]))
+        state = TrainState(found["params"], opt_state, found["rest"]["step"], found["rest"]["key"])
+        return Restored(step, state, run["data"], run["config"], run["metrics_offset"], run["extra"])
+
+    def _set_aside(self, step: int, error: Exception) -> None:
+        folder = Path(self._orbax.directory)
+        logging.error(
+            "checkpoint %s is damaged (%s); set aside as damaged-%d, trying the one before", folder / str(step), error, step
+        )
+        if jax.process_index() == 0 and (folder / str(step)).exists():
+            os.replace(folder / str(step), _free(folder / f"damaged-{step}"))
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices(f"damaged-{step}")
+        self._orbax.reload()
+
+    def wait(self) -> None:
+        """Block until the save in flight is on disk; raises what it met."""
+        self._orbax.wait()
+
+    def close(self) -> None:
+        self._orbax.close()
+
+
+class Mismatch(ValueError):
+    """A sound checkpoint that is not of this run's model, optimizer or schema."""
+
+
+def load_params(path: str | os.PathLike[str], placement: Any = None) -> dict[str, Any]:
+    """Parameters alone, read-only, of a workdir, its checkpoints folder (newest step) or a step folder.
+
+    placement: tree of shardings parallel to the parameters, or one sharding for all; None = the first device.
+    """
+    folder = step_folder(path)
+    described = read_run(folder)["arrays"]["params"]
+    one = SingleDeviceSharding(jax.local_devices()[0]) if placement is None else placement
+    places = jax.tree.map(lambda _: one, described) if isinstance(one, jax.sharding.Sharding) else placement
+
+    def abstract(text: str, place: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
+        dtype, *shape = text.split()
+        return jax.ShapeDtypeStruct(tuple(map(int, shape)), jnp.dtype(dtype), sharding=place)
+
+    wanted = jax.tree.map(abstract, described, places)
+    return ocp.load_checkpointables(folder, {"params": wanted})["params"]
+
+
+def read_run(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The JSON side of a checkpoint: data, config, metrics_offset, extra. Raises Mismatch on another schema."""
+    folder = step_folder(path)
+    run = json.loads(ocp.load_checkpointables(folder, {"run": None})["run"]["json"])
+    if run.get("schema") != SCHEMA:
+        raise Mismatch(
+            f"{folder} has checkpoint schema {run.get('schema')}, this version reads {SCHEMA}: use the one that wrote it"
+        )
+    return run
+
+
+def step_folder(path: str | os.PathLike[str]) -> Path:
+    """The step folder meant by a workdir, its checkpoints folder or a step folder; FileNotFoundError when there is none."""
+    path = Path(path).absolute()
+    if path.name.isdigit() and (path / "params").is_dir():
+        return path
+    parent = path / FOLDER if (path / FOLDER).is_dir() else path
+    steps = [int(p.name) for p in parent.iterdir() if p.name.isdigit()] if parent.is_dir() else []
+    if not steps:
+        raise FileNotFoundError(f"no checkpoint in {path}: expected a workdir, its {FOLDER}/ folder or a step folder")
+    return parent / str(max(steps))
+
+
+def config_diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Lines `section.field: old -> new` for every field that differs; [] = equal. Tuples and lists are alike, as in JSON."""
+    before, after = _fields(json.loads(json.dumps(old))), _fields(json.loads(json.dumps(new)))
+
+    def show(fields: dict[str, Any], name: str) -> str:
+        return json.dumps(fields[name]) if name in fields else "(absent)"
+
+    names = [*before, *(name for name in after if name not in before)]
+    missing = object()
+    return [
+        f"{name}: {show(before, name)} -> {show(after, name)}"
+        for name in names
+        if before.get(name, missing) != after.get(name, missing)
+    ]
+
+
+def _fields(config: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(config, dict):
+        return {prefix: config}
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        found |= _fields(value, f"{prefix}.{name}" if prefix else name)
+    return found
+
+
+def _arrays(state: TrainState) -> dict[str, Any]:
+    """The arrays of a state as stored. Optimizer leaves by path: Orbax then never meets a NamedTuple of another library."""
+    return {"params": state.params, "rest": {"opt_state": _leaves(state.opt_state), "step": state.step, "key": state.key}}
+
+
+def _leaves(tree: Any) -> dict[str, Any]:
+    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
+
+
+def _by_path(like: Any, leaves: dict[str, Any]) -> list[Any]:
+    return [leaves[path] for path in _leaves(like)]
+
+
+def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+
+
+def _describe(leaf: Any) -> str:
+    """`float32 8 16`: dtype and shape."""
+    return " ".join(map(str, (leaf.dtype, *leaf.shape)))
+
+
+def _check(folder: Path, saved: Any, wanted: Any) -> None:
+    """Same paths, shapes and dtypes, else Mismatch with the first few differences."""
+    there, here = _leaves(saved), _leaves(wanted)
+    different = [
+        f"{path}: saved {there.get(path, 'absent')}, this run {here.get(path, 'absent')}"
+        for path in sorted(there.keys() | here.keys())
+        if there.get(path) != here.get(path)
+    ]
+    if different:
+        more = f" and {len(different) - 5} more" if len(different) > 5 else ""
+        raise Mismatch(f"{folder} is of another model or optimizer: {'; '.join(different[:5])}{more}")
+
+
+def _free(path: Path) -> Path:
+    n = 0
+    while path.with_name(f"{path.name}{f'.{n}' if n else ''}").exists():
+        n += 1
+    return path.with_name(f"{path.name}{f'.{n}' if n else ''}")

@@ -1,0 +1,56 @@
+"""Log-prob of the row's own tokens, and entropy, from hidden states: in chunks of T with recompute, never [B, T, V]."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+
+def chunk_tokens(logits_bytes: int, rows: int, vocab: int) -> int:
+    """Tokens of T per chunk so that one f32 [rows, C, V] block of logits takes at most `logits_bytes` (at least 1 token)."""
+    return max(logits_bytes // (4 * rows * vocab), 1)
+
+
+def token_logprob(
+    hidden: Float[Array, "B T D"],
+    unembed: Float[Array, "D V"],
+    tokens: Int[Array, "B T"],
+    temperature: float | Float[Array, ""] = 1.0,
+    chunk: int = 512,
+) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
+    """(log-prob, entropy) in nats, f32 [B, T]: entry t scores tokens[:, t] from hidden[:, t-1]; entry 0 is 0.
+
+    The distribution is softmax(logits / temperature) over the full vocabulary, as the sampler's (contract 10; dividing
+    log-probs by the temperature instead is wrong: prime-rl#697). Matrix products take the dtype of `hidden` and
+    accumulate in f32; everything after them is f32. The backward pass recomputes each chunk's logits, so the largest
+    array is [B, chunk, V] (TRL#2773, tunix:592666c5).
+    """
+    B, T, D = hidden.shape
+    if T < 2:
+        return jnp.zeros((B, T), jnp.float32), jnp.zeros((B, T), jnp.float32)
+    count = -(-(T - 1) // chunk)
+    size = -(-(T - 1) // count)  # equal chunks: the last one is short by less than `count` tokens
+    missing = count * size - (T - 1)
+    states = jnp.pad(hidden[:, :-1], ((0, 0), (0, missing), (0, 0))).reshape(B, count, size, D).swapaxes(0, 1)
+    targets = jnp.pad(tokens[:, 1:], ((0, 0), (0, missing))).reshape(B, count, size).swapaxes(0, 1)
+    matrix = unembed.astype(hidden.dtype)
+
+    @jax.checkpoint
+    def score(matrix: Array, states: Array, targets: Array) -> tuple[Array, Array]:
+        logits = jnp.einsum("bcd,dv->bcv", states, matrix, preferred_element_type=jnp.float32) / temperature
+        total = jax.nn.logsumexp(logits, axis=-1)
+        chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+        shifted = logits - total[..., None]
+        return chosen - total, -jnp.sum(jnp.exp(shifted) * shifted, axis=-1)
+
+    def step(_: None, part: tuple[Array, Array]) -> tuple[None, tuple[Array, Array]]:
+        return None, score(matrix, *part)
+
+    _, (logprob, entropy) = lax.scan(step, None, (states, targets))
+
+    def whole(values: Float[Array, "N B C"]) -> Float[Array, "B T"]:
+        return jnp.pad(values.swapaxes(0, 1).reshape(B, -1)[:, : T - 1], ((0, 0), (1, 0)))
+
+    return whole(logprob), whole(entropy)

@@ -1,0 +1,129 @@
+"""One mesh, one table from logical axis names to mesh axes, and the placements that follow from it.
+
+The mesh has the axes (data, fsdp, tensor). Rows are split over data and fsdp; parameters over fsdp (their model width) and
+tensor (heads, MLP, vocabulary). Parameters, gradients and optimizer moments always share one spec: left to itself the
+compiler dropped the fsdp axis of gradients, and unsharded optimizer scalars cost a second compile (tunix:fe728f21).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from slca.types import Batch, TrainState
+
+AXES = ("data", "fsdp", "tensor")
+ROWS = ("data", "fsdp")  # mesh axes that split the rows of a batch
+
+# Logical axis of a parameter (the model's `logical_axes`) -> mesh axis; None = replicated.
+RULES: Mapping[str, str | None] = {
+    "embed": "fsdp",
+    "mlp": "tensor",
+    "heads": "tensor",
+    "kv": "tensor",
+    "vocab": "tensor",
+    "layers": None,
+}
+
+
+def make_mesh(mesh: Any, devices: list[jax.Device] | None = None) -> Mesh:
+    """Mesh of config.mesh over `devices` (default: all of every process); one axis may be -1, what is left.
+
+    Raises ValueError when the sizes do not multiply to the number of devices.
+    """
+    devices = jax.devices() if devices is None else devices
+    sizes = [int(mesh[axis]) for axis in AXES]
+    asked = ", ".join(f"mesh.{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
+    if sizes.count(-1) > 1 or any(size < 1 and size != -1 for size in sizes):
+        raise ValueError(f"{asked}: sizes are >= 1, and at most one is -1 (what is left)")
+    fixed = math.prod(size for size in sizes if size != -1)
+    if len(devices) % fixed or (-1 not in sizes and fixed != len(devices)):
+        raise ValueError(f"{asked}: {fixed} does not {'divide' if -1 in sizes else 'equal'} the {len(devices)} devices at hand")
+    sizes = [len(devices) // fixed if size == -1 else size for size in sizes]
+    return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices)
+
+
+def partition_spec(
+    shape: tuple[int, ...],
+    axes: tuple[str | None, ...],
+    mesh: Mesh,
+    rules: Mapping[str, str | None] = RULES,
+    name: str = "array",
+) -> PartitionSpec:
+    """Spec of one array from the logical names of its dimensions.
+
+    A dimension whose size its mesh axis does not divide is replicated (2 KV heads on 4 tensor devices). Raises ValueError
+    when names and shape disagree or two dimensions claim one mesh axis, KeyError on a name the rules do not know.
+    """
+    if len(shape) != len(axes):
+        raise ValueError(f"{name} has shape {shape} but logical axes {axes}")
+    unknown = [axis for axis in axes if axis is not None and axis not in rules]
+    if unknown:
+        raise KeyError(f"{name}: no rule for logical axis {unknown[0]!r}; known are {sorted(rules)}")
+    wanted = [None if axis is None else rules[axis] for axis in axes]
+    spec = [axis if axis and size % mesh.shape[axis] == 0 else None for size, axis in zip(shape, wanted, strict=True)]
+    used = [axis for axis in spec if axis]
+    if len(used) != len(set(used)):
+        raise ValueError(f"{name}: logical axes {axes} put two dimensions on one mesh axis, {spec}")
+    return PartitionSpec(*spec)
+
+
+def shardings(params: Any, axes: Any, mesh: Mesh, rules: Mapping[str, str | None] = RULES) -> Any:
+    """NamedSharding of every parameter. params: arrays or ShapeDtypeStructs; axes: tuples of logical names, same tree."""
+
+    def place(path: Any, leaf: Any, names: tuple[str | None, ...]) -> NamedSharding:
+        return NamedSharding(mesh, partition_spec(leaf.shape, names, mesh, rules, jax.tree_util.keystr(path)))
+
+    return jax.tree_util.tree_map_with_path(place, params, axes)
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def by_rows(mesh: Mesh) -> NamedSharding:
+    """Placement of [B, ...] arrays: rows over the data and fsdp axes."""
+    return NamedSharding(mesh, PartitionSpec(ROWS))
+
+
+def row_shards(mesh: Mesh | None) -> int:
+    """Devices that hold different rows: the `data_size` of `pack` for a run with one process."""
+    return 1 if mesh is None else math.prod(mesh.shape[axis] for axis in ROWS)
+
+
+def opt_shardings(opt_state: Any, params: Any, param_shardings: Any, mesh: Mesh) -> Any:
+    """Placement of an optimizer state: a leaf that stands for a parameter (its path ends in the parameter's and the shape is
+    equal) follows it; counters, factored moments and the like are replicated."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(params)
+    places = jax.tree.leaves(param_shardings)
+    known = {path: (leaf.shape, place) for (path, leaf), place in zip(flat, places, strict=True)}
+
+    def place(path: Any, leaf: Any) -> NamedSharding:
+        for start in range(len(path)):
+            shape, sharding = known.get(path[start:], (None, None))
+            if sharding is not None and shape == leaf.shape:
+                return sharding
+        return replicated(mesh)
+
+    return jax.tree_util.tree_map_with_path(place, opt_state)
+
+
+def state_shardings(state: TrainState, axes: Any, mesh: Mesh) -> TrainState:
+    """Placement of a whole TrainState (arrays or shapes); step and key are replicated."""
+    params = shardings(state.params, axes, mesh)
+    opt_state = opt_shardings(state.opt_state, state.params, params, mesh)
+    alone: Any = replicated(mesh)
+    return TrainState(params, opt_state, step=alone, key=alone)
+
+
+def put_batch(batch: Batch, mesh: Mesh) -> Batch:
+    """This process's rows of a host batch -> global device arrays split by rows (every process calls it)."""
+    place = by_rows(mesh)
+    return Batch(
+        *(x if isinstance(x, jax.Array) else jax.make_array_from_process_local_data(place, np.asarray(x)) for x in batch)
+    )

@@ -1,0 +1,181 @@
+"""One jitted optimiser step: micro-batches by `lax.scan`, one division (already in the weights), one clip, one update.
+
+    state, metrics = update(state, batch)
+
+The state is donated: the caller's old state is gone, and nothing else may hold its buffers (copy a reference policy first).
+Metrics are (sum, weight) pairs; a pair of weight 0 says nothing and is left out when printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float
+
+from slca.learn.logprob import chunk_tokens, token_logprob
+from slca.learn.loss import Metrics, policy_loss, sft_loss
+from slca.learn.sharding import ROWS, by_rows, replicated, row_shards
+from slca.types import Batch, TrainState
+
+Hidden = Callable[[Any, Array, Array, Array], Array]  # (params, tokens, positions, episode) [B, T] -> hidden [B, T, D]
+Unembed = Callable[[Any], Array]  # params -> [D, V]
+Term = Callable[[Array, Batch], tuple[Array, Metrics]]  # a further summand of the loss
+Update = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
+
+
+def init_state(params: Any, optimizer: optax.GradientTransformation, key: Array) -> TrainState:
+    """A fresh TrainState. The optimizer state is built under jit so that it follows the placement of `params`."""
+    return TrainState(params, jax.jit(optimizer.init)(params), jnp.zeros((), jnp.int32), key)
+
+
+def make_update(
+    hidden_fn: Hidden,
+    unembed_fn: Unembed,
+    optimizer: optax.GradientTransformation,
+    config: Any,
+    *,
+    mesh: Mesh | None = None,
+    placement: TrainState | None = None,
+    terms: Sequence[Term] = (),
+) -> Update:
+    """The RL update for config (loss, optim.clip_norm, train, rollout.temperature).
+
+    mesh, placement: the mesh and `state_shardings`, both or neither. terms: further losses added to the policy loss, each
+    (logprob, batch) -> (loss, metrics), sums over loss_weight like it.
+    batch: host or device arrays [B, T], B a multiple of train.micro_rows x `row_shards(mesh)`; micro-batch m of M is the rows m::M.
+    """
+
+    def loss_fn(logprob: Array, batch: Batch, entropy: Array) -> tuple[Array, Metrics]:
+        loss, metrics = policy_loss(logprob, batch, config.loss, entropy)
+        for term in terms:
+            more, found = term(logprob, batch)
+            loss, metrics = loss + more, metrics | found
+        return loss, metrics
+
+    score = make_score(hidden_fn, unembed_fn, config, mesh, config.rollout.temperature)
+    return _jit_update(score, loss_fn, optimizer, config, mesh, placement)
+
+
+def make_sft_update(
+    hidden_fn: Hidden,
+    unembed_fn: Unembed,
+    optimizer: optax.GradientTransformation,
+    config: Any,
+    *,
+    mesh: Mesh | None = None,
+    placement: TrainState | None = None,
+) -> Update:
+    """The cold-start update: negative log-likelihood at temperature 1, the rest as `make_update`."""
+    score = make_score(hidden_fn, unembed_fn, config, mesh, 1.0)
+    return _jit_update(score, sft_loss, optimizer, config, mesh, placement)
+
+
+def make_score(hidden_fn: Hidden, unembed_fn: Unembed, config: Any, mesh: Mesh | None, temperature: float) -> Any:
+    """(params, batch) -> (logprob, entropy), both [B, T]; the chunk is sized for the rows one device sees."""
+
+    def score(params: Any, batch: Batch) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
+        hidden = _split(hidden_fn(params, batch.tokens, batch.positions, batch.episode), mesh, PartitionSpec(ROWS))
+        matrix = unembed_fn(params)
+        if mesh is not None:  # gathered over fsdp once, not once a chunk
+            vocab = "tensor" if matrix.shape[1] % mesh.shape["tensor"] == 0 else None
+            matrix = _split(matrix, mesh, PartitionSpec(None, vocab))
+        rows = -(-batch.tokens.shape[0] // row_shards(mesh))
+        chunk = chunk_tokens(config.train.logprob_bytes, rows, matrix.shape[1])
+        return token_logprob(hidden, matrix, batch.tokens, temperature, chunk)
+
+    return score
+
+
+def micro_batches(batch: Batch, rows: int, mesh: Mesh | None = None) -> Batch:
+    """[B, T] fields -> [M, rows, T] with micro-batch m = rows m::M, which moves no row between devices."""
+    B, T = batch.tokens.shape
+    if B % rows:
+        raise ValueError(f"a batch of {B} rows is not a multiple of the {rows} rows of a micro-batch")
+
+    def cut(x: Array) -> Array:
+        return _split(x.reshape(rows, B // rows, T).swapaxes(0, 1), mesh, PartitionSpec(None, ROWS))
+
+    return Batch(*map(cut, batch))
+
+
+def accumulate(
+    score: Any, loss_fn: Any, params: Any, batch: Batch, rows: int, mesh: Mesh | None, params_at: Any = None
+) -> tuple[Any, Metrics]:
+    """f32 gradients and metrics summed over micro-batches; one without a trained token is skipped at run time.
+
+    The whole is one `lax.scan`: nothing of a micro-batch outlives it (verl#6699).
+    """
+
+    def objective(params: Any, micro: Batch) -> tuple[Array, Metrics]:
+        logprob, entropy = score(params, micro)
+        loss, metrics = loss_fn(logprob, micro, entropy)
+        return loss, metrics | {"loss": (loss, jnp.ones(()))}
+
+    def add(total: Any, micro: Batch) -> Any:
+        (_, metrics), grads = jax.value_and_grad(objective, has_aux=True)(params, micro)
+        grads = jax.tree.map(lambda t, g: t + g.astype(jnp.float32), total[0], grads)
+        return _place(grads, params_at), jax.tree.map(jnp.add, total[1], metrics)
+
+    def step(total: Any, micro: Batch) -> tuple[Any, None]:
+        return lax.cond(jnp.any(micro.loss_weight > 0), add, lambda total, _: total, total, micro), None
+
+    parts = micro_batches(batch, rows, mesh)
+    first = jax.tree.map(lambda x: x[0], parts)
+    empty = jax.eval_shape(lambda p, m: objective(p, m)[1], params, first)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), (params, empty))
+    (grads, metrics), _ = lax.scan(step, (_place(zeros[0], params_at), zeros[1]), parts)
+    return grads, metrics
+
+
+def _jit_update(
+    score: Any, loss_fn: Any, optimizer: Any, config: Any, mesh: Mesh | None, placement: TrainState | None
+) -> Update:
+    if (mesh is None) != (placement is None):
+        raise ValueError("make_update needs both mesh and placement (sharding.state_shardings), or neither")
+    rows = config.train.micro_rows * row_shards(mesh)
+
+    def update(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        params_at = None if placement is None else placement.params
+        grads, metrics = accumulate(score, loss_fn, state.params, batch, rows, mesh, params_at)
+        loss = metrics.pop("loss")[0]
+        norm = optax.global_norm(grads)
+        trained, finite = jnp.any(batch.loss_weight > 0), jnp.isfinite(norm) & jnp.isfinite(loss)
+        take = trained & finite
+        if config.optim.clip_norm > 0:
+            scale = jnp.minimum(1.0, config.optim.clip_norm / jnp.maximum(norm, 1e-12))
+            grads = jax.tree.map(lambda g: g * scale, grads)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        # a skipped step leaves every bit as it was; dtypes are held so that a promotion cannot recompile (tunix:9a17c371)
+        keep = partial(jax.tree.map, lambda new, old: jnp.where(take, new, old).astype(old.dtype))
+        state = TrainState(keep(params, state.params), keep(opt_state, state.opt_state), state.step + take, state.key)
+        one = trained.astype(jnp.float32)
+        metrics |= {
+            "loss": (loss, one),
+            "grad_norm": (norm, one),
+            "step/taken": (take.astype(jnp.float32), jnp.ones(())),
+            "step/nonfinite": ((trained & ~finite).astype(jnp.float32), jnp.ones(())),
+            "step/empty": (1.0 - one, jnp.ones(())),
+        }
+        return state, metrics
+
+    if mesh is None:
+        return jax.jit(update, donate_argnums=0)
+    return jax.jit(
+        update, in_shardings=(placement, by_rows(mesh)), out_shardings=(placement, replicated(mesh)), donate_argnums=0
+    )
+
+
+def _split(x: Array, mesh: Mesh | None, spec: PartitionSpec) -> Array:
+    return x if mesh is None else lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+
+
+def _place(tree: Any, places: Any) -> Any:
+    return tree if places is None else jax.tree.map(lax.with_sharding_constraint, tree, places)

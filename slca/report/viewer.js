@@ -23,7 +23,8 @@
   const algorithm = () => $("algorithm").value;
   const peaks = Object.fromEntries(data.algorithms.map((name) => [name, peak(data.episodes.map((e) => e.credit[name]))]));
   const seriesPeaks = Object.fromEntries(MODES.slice(4).map((name) => [name, peak(data.episodes.map((e) => e.series[name]))]));
-  const label = (episode, k) => (data.kinds[episode.segments[k][0]] ?? "segment") + " " + (episode.segments[k][3] + 1);
+  const kindOf = (episode, k) => data.kinds[episode.segments[k][0]] ?? "segment";
+  const label = (episode, k) => `${kindOf(episode, k)}, turn ${episode.segments[k][3] + 1}`;
 
   // A segment whose advantage points up under one algorithm and down under another.
   const conflicting = (episode, k) => {
@@ -81,9 +82,9 @@
 
   // The list of groups.
   function chips(episode) {
-    return el("span", { class: "chips" }, ...episode.segments.map((segment, k) => {
+    return el("span", { class: "chips" }, ...episode.segments.map((_, k) => {
       const x = episode.credit[algorithm()]?.[k];
-      const chip = el("span", { class: "chip", title: label(episode, k) }, `${(data.kinds[segment[0]] ?? "?")[0].toUpperCase()} ${signed(x)}`);
+      const chip = el("span", { class: "chip", title: label(episode, k) }, `${kindOf(episode, k)[0].toUpperCase()} ${signed(x)}`);
       chip.style.background = diverging(x, peaks[algorithm()]);
       return chip;
     }));
@@ -126,7 +127,7 @@
     for (const [writer, turn, count] of episode.runs) {
       const k = state.tokens[t].segment;
       const parts = [WRITERS[writer] + (writer === 1 ? ` · turn ${turn + 1}` : "")];
-      if (writer === 1 && k >= 0) parts.push(label(episode, k), ...data.algorithms.map((name) => `${name} ${signed(episode.credit[name][k])}`));
+      if (writer === 1 && k >= 0) parts.push(kindOf(episode, k), ...data.algorithms.map((name) => `${name} ${signed(episode.credit[name][k])}`));
       const warning = writer === 1 && k >= 0 && conflicting(episode, k) ? " · ⚠ signs differ" : "";
       const body = el("div", { class: "tokens" });
       for (; count && body.childElementCount < count; t++) body.append(span(state.tokens[t], episode));
@@ -206,8 +207,11 @@
       : null);
   }
   function results(episode) {
-    const rows = episode.results.flatMap((turn, k) => turn.map(([status, text, provenance, cost]) => [`turn ${k + 1}`, status, [provenance.source, cost.seconds === undefined ? null : `${number(cost.seconds)} s`].filter(Boolean).join(", "), text]));
-    return rows.length ? table(["", "status", "from", "text"], rows) : el("p", {}, "none");
+    const cards = episode.results.flatMap((turn, k) => turn.map(([status, text, provenance, cost]) => {
+      const from = [`turn ${k + 1}`, status, provenance.source, typeof cost.seconds === "number" ? `${number(cost.seconds)} s` : null];
+      return el("div", { class: "call" }, el("b", {}, from.filter(Boolean).join(" · ")), el("p", { class: "text" }, text));
+    }));
+    return el("div", {}, ...(cards.length ? cards : [el("p", {}, "none")]));
   }
 
   // The token under the pointer or the cursor.
@@ -221,7 +225,7 @@
     const episode = data.episodes[state.at];
     const node = $("chat").querySelector(`.t[data-t="${t}"]`);
     node.classList.add("at");
-    const where = `${WRITERS[token.writer]}${token.writer === 1 ? `, turn ${token.turn + 1}` : ""}${token.segment >= 0 ? `, ${label(episode, token.segment)}` : ""}`;
+    const where = `${WRITERS[token.writer]}${token.writer === 1 ? `, turn ${token.turn + 1}` : ""}${token.segment >= 0 ? `, ${kindOf(episode, token.segment)}` : ""}`;
     const rows = [["position", String(t)], ["id", String(token.id)], ["writer", where]];
     if (token.logprob !== null) rows.push(["log-prob", `${number(token.logprob, 4)} nats (p ${number(Math.exp(token.logprob), 3)})`]);
     for (const [name, x] of Object.entries(token.series)) if (x !== null) rows.push([name, number(x, 4)]);

@@ -117,7 +117,7 @@ def _episode(stored: Stored, n: int) -> dict[str, Any]:
         "scored": episode.end not in UNSCORED_ENDS,
         "temperature": episode.temperature,
         "runs": _runs(episode),
-        "logprob": _rounded(episode.logprob[policy]),
+        "logprob": _rounded(episode.logprob[policy], 4),
         "segments": [[s.kind, s.start, s.stop, s.turn] for s in stored.segments[n]],
         "credit": {name: _rounded(values[n][:count]) for name, values in stored.credits.items()},
         "rewards": {name: _rounded(np.asarray(values)[n]) for name, values in stored.rollouts.rewards.items()},
@@ -130,7 +130,7 @@ def _episode(stored: Stored, n: int) -> dict[str, Any]:
             [[o.status, o.text[:PREVIEW], jsonable(o.provenance), jsonable(o.cost)] for o in turn]
             for turn in episode.observations
         ],
-        "series": {name: _rounded(values[n][policy]) for name, values in stored.series.items()},
+        "series": {name: _rounded(values[n][policy], 4) for name, values in stored.series.items()},
     }
 
 
@@ -145,11 +145,13 @@ def _runs(episode: Episode) -> list[list[int]]:
     return [[int(episode.writer[a]), int(episode.turn[a]), b - a] for a, b in pairwise(edges) if b > a]
 
 
-def _rounded(values: Any) -> Any:
-    """Numbers to four digits (a picture needs no more), anything else as it is."""
+def _rounded(values: Any, digits: int = 6) -> Any:
+    """Floats to `digits` digits (a picture needs no more), anything else as it is."""
     if isinstance(values, np.ndarray) and values.ndim:
-        return [_rounded(value) for value in values]
-    return jsonable(float(f"{float(values):.4g}")) if np.issubdtype(np.asarray(values).dtype, np.floating) else jsonable(values)
+        return [_rounded(value, digits) for value in values]
+    if not np.issubdtype(np.asarray(values).dtype, np.floating):
+        return jsonable(values)
+    return jsonable(float(f"{float(values):.{digits}g}"))
 
 
 @cache

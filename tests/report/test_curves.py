@@ -1,0 +1,58 @@
+"""Every metric is in one plot; seeds become a mean with Student's interval."""
+
+import numpy as np
+
+from slca.report.curves import assign, compare_plots, over_seeds, run_plots, series
+
+
+def test_every_name_is_in_exactly_one_plot_and_none_is_lost():
+    names = [
+        "rollout/reward/process", "rollout/success@0.9", "rollout/end/answered", "train/kl", "train/gap_max", "train/clip_low",
+        "eval/heldout_tasks/t0.0/name_f1", "eval/heldout_tools/t0.0/name_f1", "time/rollout", "time/duration", "sys/rss", "mine/new",
+    ]  # fmt: skip
+    plots = assign(names)
+    assert sorted(name for _, _, members in plots for name in members) == sorted(names)
+    titles = {name: title for title, _, members in plots for name in members}
+    assert titles["rollout/reward/process"] == "Reward by channel" and titles["time/duration"] == "Time per phase"
+    assert titles["eval/heldout_tasks/t0.0/name_f1"] == "Evaluation: eval/heldout_tasks/t0.0"
+    assert titles["mine/new"] == "Other: mine"
+
+
+def test_null_is_a_gap_and_the_cold_start_has_its_own_steps():
+    rows = [
+        {"step": 7, "phase": "sft", "sft/loss": 2.0, "time/step": 1.0},
+        {"step": 0, "phase": "rl", "train/kl": None, "time/step": 3.0, "name": "text is no metric"},
+        {"step": 1, "phase": "rl", "train/kl": 0.5},
+    ]
+    found = series(rows)
+    assert sorted(found) == ["sft/loss", "sft/time/step", "time/step", "train/kl"]
+    assert found["sft/loss"][0].tolist() == [7.0]
+    assert np.array_equal(found["train/kl"][1], [np.nan, 0.5], equal_nan=True)
+
+
+def test_lines_drop_what_their_names_share():
+    rows = [{"step": 0, "rollout/reward/process": 1.0, "rollout/reward/summary": 0.5}]
+    ((title, _, lines),) = run_plots(rows)
+    assert title == "Reward by channel" and [line.name for line in lines] == ["process", "summary"]
+
+
+def test_seeds_give_the_mean_and_students_interval():
+    x = np.array([0.0, 1.0])
+    line = over_seeds("slca", [(x, np.array([1.0, 4.0])), (x, np.array([2.0, 4.0])), (x, np.array([3.0, 4.0]))])
+    assert line.name == "slca (n=3)" and line.y.tolist() == [2.0, 4.0]
+    half = 4.302652729911275 * 1.0 / np.sqrt(3)  # t(0.975, 2 degrees of freedom) * s / sqrt(n)
+    np.testing.assert_allclose(line.high - line.y, [half, 0.0], atol=1e-12)
+
+
+def test_a_step_that_one_seed_lacks_is_the_mean_of_the_others():
+    line = over_seeds("slca", [(np.array([0.0, 1.0]), np.array([1.0, 5.0])), (np.array([0.0]), np.array([3.0]))])
+    assert line.y.tolist() == [2.0, 5.0] and np.isnan(line.high[1]) and np.isfinite(line.high[0])
+
+
+def test_a_comparison_has_one_plot_a_metric_and_one_line_a_group():
+    rows = [{"step": 0, "train/loss": 1.0, "train/kl": 2.0}]
+    plots = compare_plots({"slca": [rows, rows], "grpo": [[{"step": 0, "train/loss": 3.0}]]})
+    assert {title: [line.name for line in lines] for title, _, lines in plots} == {
+        "train/loss": ["slca (n=2)", "grpo"],
+        "train/kl": ["slca (n=2)"],
+    }

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,15 +78,15 @@ class Rules:
         return tuple(sorted(self.stop_ids | self.marker_ids))
 
 
-def rules(config: Any, template: Any, capacity: int) -> Rules:
-    """The rules of the whole config for a cache of `capacity` tokens a row."""
+def rules(config: Any, template: Any, capacity: int, longest_prompt: int) -> Rules:
+    """The rules of the whole config for a sampler that holds `capacity` tokens a row and prompts of `longest_prompt`."""
     r, control = config.rollout, template.tokenizer.control
     stop_ids = frozenset(template.stop_ids)
     markers = frozenset(control[text] for text in template.environment_markers if text in control)
     return Rules(
         template=template, capacity=capacity, max_turns=r.max_turns, max_calls=r.max_calls, max_malformed=r.max_malformed,
         max_repeats=r.max_repeats, max_turn_tokens=r.max_turn_tokens, max_response_tokens=r.max_response_tokens,
-        max_prompt_tokens=r.max_prompt_tokens, max_calls_per_turn=config.chat.max_calls_per_turn, wire=config.chat.wire,
+        max_prompt_tokens=min(r.max_prompt_tokens, longest_prompt), max_calls_per_turn=config.chat.max_calls_per_turn, wire=config.chat.wire,
         stop_ids=stop_ids, marker_ids=markers - stop_ids,
     )  # fmt: skip
 
@@ -158,7 +158,7 @@ def observed(state: State, observations: Sequence[Observation], rules: Rules) ->
     """Take the observations of the last turn's calls, in call order, and go on with the next turn."""
     state.observations[-1] = list(observations)
     results = iter(observations)
-    new = [_tool_message(reply, state, len(state.turns) - 1, i, results) for i, reply in enumerate(state.replies)]
+    new = [_tool_message(state, reply, results) for reply in state.replies]
     state.timed_out += any(observation.status == "timeout" for observation in observations)
     if any(observation.status == "sim_failed" for observation in observations):
         return close(state, "sim_failed")
@@ -278,9 +278,10 @@ def _act(state: State, calls: list[ToolCall], rules: Rules) -> Generate | Act | 
     return Act(calls) if calls else observed(state, [], rules)
 
 
-def _tool_message(reply: ToolCall | CallError, state: State, turn: int, i: int, results: Any) -> Message:
+def _tool_message(state: State, reply: ToolCall | CallError, results: Iterator[Observation]) -> Message:
+    """The environment's answer. That to a fault has no id: the message it answers holds no such call."""
     if isinstance(reply, CallError):
-        return Message(role="tool", content=f"error: {reply.kind}: {reply.message}", tool_call_id=f"call_{turn}_{i}", name="")
+        return Message(role="tool", content=f"error: {reply.kind}: {reply.message}")
     observation = next(results)
     state.context.transcript.append((reply, observation))
     return Message(role="tool", content=observation.text, tool_call_id=reply.id, name=reply.name)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import random
+import functools
 import zlib
+from array import array
 from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from slca.rollout.sampler import BUDGET, RUNNING, STOP
 
 CONTROL = {"<pad>": 0, "<|im_end|>": 1, "<|im_start|>": 2, "<tool_response>": 3, "</tool_response>": 4}
 FIRST = 5  # id of character 0
@@ -45,3 +52,81 @@ class Template:
 
     def _open(self) -> list[int]:
         return [2, *self.tokenizer.encode("assistant\n")]
+
+
+@dataclass
+class SlotState:
+    """Tokens in each slot's cache, and the pending one (the sampler's invariant)."""
+
+    cache: list[list[int]]
+    last: list[int]
+
+
+class ScriptedSampler:
+    """The slot interface of `slca.rollout.sampler.Sampler` over a script: (tokens of the row so far, key data) -> a turn's ids.
+
+    The script is asked at each step with the whole row as it stands in the cache, so a token that is lost, doubled or put
+    into the wrong slot changes what follows. Log-probs are a hash of that row. The script's turn may lack a stop id.
+    """
+
+    def __init__(self, script: Callable[[list[int], int], list[int]], *, slots=4, decode_steps=5, cache_length=2000):
+        self.script, self.slots, self.decode_steps, self.cache_length = script, slots, decode_steps, cache_length
+        self.prompt_buckets = (cache_length,)
+        self.prefilled: list[list[int]] = []
+
+    def prepare(self, params):
+        return params
+
+    def init(self):
+        return SlotState([[] for _ in range(self.slots)], [-1] * self.slots)
+
+    def prefill(self, params, prompts):
+        assert all(prompts), "an empty prompt"
+        self.prefilled += prompts
+        return [list(prompt) for prompt in prompts]
+
+    def insert(self, state, prompts, source, slots):
+        for i, slot in zip(source, slots):
+            state.cache[slot], state.last[slot] = prompts[i][:-1], prompts[i][-1]
+        return state
+
+    def append(self, params, state, suffixes):
+        for slot, ids in suffixes.items():
+            state.cache[slot] += [state.last[slot], *ids[:-1]]
+            state.last[slot] = ids[-1]
+            assert len(state.cache[slot]) < self.cache_length
+        return state
+
+    def decode(self, params, state, *, keys, temperature, stop_ids, budgets, active=None, wanted=0):
+        data = np.asarray(jax.random.key_data(keys))
+        tokens = np.zeros((self.slots, self.decode_steps), np.int32)
+        logprob, count = np.zeros(tokens.shape, np.float32), np.zeros(self.slots, np.int32)
+        reason = np.full(self.slots, RUNNING)
+        running = np.asarray(budgets) > 0
+        for n in range(self.decode_steps):
+            for slot in np.flatnonzero(running & (reason == RUNNING)):
+                row = state.cache[slot] + [state.last[slot]]
+                token, score = draw(self.script, row, data[slot])
+                state.cache[slot], state.last[slot] = row, token
+                tokens[slot, n], logprob[slot, n] = token, score
+                count[slot] += 1
+                if token in stop_ids:
+                    reason[slot] = STOP
+                elif count[slot] >= budgets[slot]:
+                    reason[slot] = BUDGET
+            if (reason != RUNNING).sum() >= (wanted or self.slots + 1):
+                break
+        return state, tokens, logprob, count, reason
+
+
+def draw(script, row: list[int], key) -> tuple[int, float]:
+    """The next token of a row and its log-prob."""
+    opened = len(row) - 1 - row[::-1].index(CONTROL["<|im_start|>"])
+    said = opened + 1 + len("assistant\n")  # where the open turn begins
+    turn = _turn(script, tuple(row[:said]), int(key[0]) ^ int(key[1]))
+    return turn[len(row) - said], -float(zlib.crc32(array("i", row).tobytes()) % 997) / 100
+
+
+@functools.lru_cache(maxsize=100_000)
+def _turn(script, row: tuple[int, ...], key: int) -> list[int]:
+    return script(list(row), key)

@@ -1,0 +1,150 @@
+"""Continuous batching: more rows than cache slots, over the sampler's slot state.
+
+    submit ──► queue ──► slot: prefill once a distinct prompt, insert a row ──► decode rounds ──► turn over: handed back
+                           ▲                                                                        │
+                           └── freed by `cancel`            `append` a suffix: decodes again ◄──────┘
+
+A row whose turn is over keeps its slot (and its cache) while its tools run; other rows decode meanwhile. What a row samples
+depends on its key alone (seed, step, prompt, sample, turn, position), so no scheduling decision changes a result (contract 11).
+The same scheduler serves rollouts, a server and a simulator that runs a local model.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from slca.rollout.sampler import RUNNING, Sampler, row_keys
+
+# A round ends early when this share of the decoding rows has stopped: waking costs an append, waiting costs idle slots.
+WAKE_SHARE = 0.125
+
+
+@dataclass(eq=False)
+class Row:
+    """One sequence. prompt_key and sample name it to the random draws, `tag` to the caller; tokens and logprob are those of
+    its current turn; length is what the cache holds of it (the pending token included) before that turn."""
+
+    prompt: tuple[int, ...]
+    prompt_key: int
+    sample: int
+    budget: int
+    tag: Any = None
+    turn: int = 0
+    slot: int = -1
+    length: int = 0
+    decoding: bool = True
+    suffix: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    logprob: list[float] = field(default_factory=list)
+
+
+class Scheduler:
+    """Rows over the slots of `sampler`. One weight version: make a new scheduler after an update, its caches go with it.
+
+    stop_ids end a turn; temperature 0 is greedy. `stats` counts tokens (prefilled, appended, decoded; reused: what
+    prefilling each row at each turn would have computed again), rows, rounds and slot_steps (tokens if all slots had decoded).
+    """
+
+    def __init__(
+        self, sampler: Sampler, params: Any, *, seed: int, step: int, temperature: float, stop_ids: Sequence[int]
+    ) -> None:
+        self.sampler, self.weights = sampler, sampler.prepare(params)
+        self.seed, self.rl_step, self.temperature, self.stop_ids = seed, step, temperature, tuple(stop_ids)
+        self.state = sampler.init()
+        self.stats: Counter[str] = Counter()
+        self._queue: deque[Row] = deque()
+        self._slots: list[Row | None] = [None] * sampler.slots
+        self._prompts: dict[tuple[int, ...], tuple[Any, int]] = {}  # prompt -> its batch of caches and its row there
+
+    @property
+    def busy(self) -> bool:
+        """Whether `step` has anything to do: a queued row that can get a slot, or a row that decodes."""
+        return any(row is not None and row.decoding for row in self._slots) or bool(self._queue and None in self._slots)
+
+    def submit(self, prompt: Sequence[int], *, prompt_key: int, sample: int, budget: int, tag: Any = None) -> Row:
+        """Queue a new row; `step` hands it back when its first turn is over. Rows of one prompt share its prefill."""
+        row = Row(tuple(prompt), prompt_key, sample, budget, tag, length=len(prompt))
+        self._queue.append(row)
+        return row
+
+    def append(self, row: Row, suffix: Sequence[int], budget: int) -> None:
+        """Give a row whose turn is over its next environment tokens (at least one) and let it sample another turn."""
+        self.stats["tokens_reused"] += row.length + len(row.tokens)
+        row.length += len(row.tokens) + len(suffix)
+        row.suffix, row.budget, row.turn = list(suffix), budget, row.turn + 1
+        row.tokens, row.logprob, row.decoding = [], [], True
+
+    def cancel(self, row: Row) -> None:
+        """Drop a row wherever it is; its slot is free at the next step."""
+        if row.slot >= 0:
+            self._slots[row.slot] = None
+            row.slot = -1
+        elif row in self._queue:
+            self._queue.remove(row)
+        row.decoding = False
+
+    def step(self) -> list[Row]:
+        """Fill free slots, append waiting suffixes, decode one round. Returns the rows whose turn is over, in slot order."""
+        self._admit()
+        self._append()
+        return self._decode() if any(row is not None and row.decoding for row in self._slots) else []
+
+    def _admit(self) -> None:
+        free = [slot for slot, row in enumerate(self._slots) if row is None]
+        rows = [self._queue.popleft() for _ in range(min(len(free), len(self._queue)))]
+        if not rows:
+            return
+        missing = [prompt for prompt in dict.fromkeys(row.prompt for row in rows) if prompt not in self._prompts]
+        if missing:
+            caches = self.sampler.prefill(self.weights, [list(prompt) for prompt in missing])
+            self._prompts.update({prompt: (caches, i) for i, prompt in enumerate(missing)})
+            self.stats["tokens_prefilled"] += sum(map(len, missing))
+            self.stats["prompts_prefilled"] += len(missing)
+        self.stats["tokens_reused"] += sum(len(row.prompt) for row in rows) - sum(map(len, missing))
+        batches: dict[int, tuple[Any, list[int], list[int]]] = {}
+        for row, slot in zip(rows, free):
+            self._slots[slot], row.slot = row, slot
+            caches, source = self._prompts[row.prompt]
+            _, sources, slots = batches.setdefault(id(caches), (caches, [], []))
+            sources.append(source)
+            slots.append(slot)
+        for caches, sources, slots in batches.values():
+            self.state = self.sampler.insert(self.state, caches, sources, slots)
+        self.stats["rows_inserted"] += len(rows)
+        waiting = {row.prompt for row in self._queue}
+        self._prompts = {prompt: cache for prompt, cache in self._prompts.items() if prompt in waiting}
+
+    def _append(self) -> None:
+        rows = [row for row in self._slots if row is not None and row.suffix]
+        if not rows:
+            return
+        self.state = self.sampler.append(self.weights, self.state, {row.slot: row.suffix for row in rows})
+        self.stats["tokens_appended"] += sum(len(row.suffix) for row in rows)
+        for row in rows:
+            row.suffix = []
+
+    def _decode(self) -> list[Row]:
+        rows = [row for row in self._slots if row is not None and row.decoding]
+        slots = [row.slot for row in rows]
+        columns = np.zeros((4, len(self._slots)), np.int32)
+        columns[:, slots] = np.transpose([(row.prompt_key, row.sample, row.turn, row.budget - len(row.tokens)) for row in rows])
+        self.state, *drawn = self.sampler.decode(
+            self.weights, self.state, keys=row_keys(self.seed, self.rl_step, *columns[:3]), temperature=self.temperature,
+            stop_ids=self.stop_ids, budgets=columns[3], wanted=max(1, int(len(rows) * WAKE_SHARE)),
+        )  # fmt: skip
+        tokens, logprob, count, reason = jax.device_get(drawn)
+        for row in rows:
+            n = count[row.slot]
+            row.tokens += tokens[row.slot, :n].tolist()
+            row.logprob += logprob[row.slot, :n].tolist()
+            row.decoding = bool(reason[row.slot] == RUNNING)
+        self.stats["rounds"] += 1
+        self.stats["tokens_decoded"] += int(count.sum())
+        self.stats["slot_steps"] += int(count.max()) * len(self._slots)
+        return [row for row in rows if not row.decoding]

@@ -1,0 +1,204 @@
+"""Try a tool simulator by hand: validation, provenance and the observation of each call.
+
+    python -m slca.sgls --tools tools.json --call '{"name": "get_weather", "arguments": {"city": "Oslo"}}'
+    python -m slca.sgls --tools tools.json                     # one call a line, ':tools', ':metrics', ':quit'
+    python -m slca.sgls --tools tools.json --serve             # an MCP server on standard input and output (extra: mcp)
+
+tools.json is a list of function specs (OpenAI, Hugging Face or MCP form), a JSON object with a list under "tools", or JSON lines.
+Exit codes: 0 answered; 1 the call was refused or the simulator failed; 2 the command or the tools file is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from slca.sgls.simulator import Simulator
+    from slca.tasks.schema import ToolSet
+    from slca.types import Context, Observation
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m slca.sgls", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tools", metavar="FILE", type=Path, help="tool specs, JSON or JSON lines")
+    parser.add_argument(
+        "--call", metavar="JSON", help='one call, {"name": ..., "arguments": {...}}; without it a prompt is read'
+    )
+    parser.add_argument("--serve", action="store_true", help="serve the tools as an MCP server on stdio")
+    parser.add_argument("--group", default="", help="which world: the same group, the same answers")
+    parser.add_argument("--mode", default="safe", choices=("safe", "paper"))
+    parser.add_argument("--backend", default="scripted", choices=("scripted", "openai"))
+    parser.add_argument("--url", default="", help="OpenAI-compatible endpoint, e.g. http://127.0.0.1:8001/v1")
+    parser.add_argument("--model", default="", help="model name at the endpoint")
+    parser.add_argument(
+        "--key-env", default="SLCA_SIMULATOR_KEY", metavar="NAME", help="environment variable that holds the key"
+    )
+    parser.add_argument("--timeout", type=float, default=540.0, help="seconds a call")
+    parser.add_argument("--cache", default="group", choices=("none", "group", "global"))
+    parser.add_argument("--state", default="none", choices=("none", "transcript", "kv"))
+    parser.add_argument("--store", default="", metavar="FILE", help="SQLite file of cached and recorded results")
+    parser.add_argument(
+        "--replays", type=Path, metavar="FILE", help='recorded results, JSON lines {"name", "arguments", "text"}'
+    )
+    parser.add_argument("--export", type=Path, metavar="FILE", help="write the rows of --store as JSON lines and stop")
+    parser.add_argument("--fault-rate", type=float, default=0.0, metavar="SHARE", help="share of calls that meet a fault, 0..1")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = arguments()
+    options = parser.parse_args(argv)
+    try:
+        if options.export:
+            return export(options.store, options.export)
+        if options.tools is None:
+            parser.error("--tools FILE is needed (or --export with --store)")
+        toolset = load_tools(options.tools)
+        simulator = build(options)
+    except (ValueError, OSError) as error:
+        print(f"slca.sgls: {error}", file=sys.stderr)
+        return 2
+    for name, reason in toolset.refused:
+        print(f"refused {name}: {reason}", file=sys.stderr)
+    try:
+        return run(options, simulator, toolset)
+    finally:
+        simulator.close()
+
+
+def run(options: argparse.Namespace, simulator: Simulator, toolset: ToolSet) -> int:
+    from slca.types import Context
+
+    context = Context(group=options.group)
+    if options.serve:
+        from slca.sgls.serve import serve
+
+        return serve(simulator, toolset, context)
+    if options.call is not None:
+        return show(options.call, simulator, toolset, context, sys.stdout)
+    return repl(simulator, toolset, context, sys.stdin, sys.stdout)
+
+
+def build(options: argparse.Namespace) -> Simulator:
+    from slca.sgls.simulator import Simulator
+
+    replays = read_replays(options.replays) if options.replays else ()
+    return Simulator(
+        options.backend, mode=options.mode, url=options.url, model=options.model, key_env=options.key_env, timeout=options.timeout,
+        cache=options.cache, state=options.state, store=options.store, faults={"rate": options.fault_rate}, replays=replays,
+    )  # fmt: skip
+
+
+def load_tools(path: Path) -> ToolSet:
+    """The tools of a file. Raises OSError, or ValueError when there is no usable one."""
+    from slca.tasks.schema import ToolSet
+
+    text = path.read_text(encoding="utf-8")
+    try:
+        specs = json.loads(text)
+    except ValueError:
+        specs = read_lines(path, text)
+    specs = specs.get("tools", [specs]) if isinstance(specs, dict) else specs
+    toolset = ToolSet.load(specs if isinstance(specs, list) else [])
+    if not toolset.tools:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in toolset.refused[:3])
+        raise ValueError(f"{path}: no usable tool{f' ({reasons})' if reasons else ''}")
+    return toolset
+
+
+def read_lines(path: Path, text: str) -> list[Any]:
+    rows = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            try:
+                rows.append(json.loads(line))
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number}: neither JSON nor JSON lines ({error})") from None
+    return rows
+
+
+def read_replays(path: Path) -> list[tuple[Any, str]]:
+    """(call, body text) pairs of a JSON-lines file; `text` that is no string is taken as the JSON body itself."""
+    from slca.types import ToolCall
+
+    pairs = []
+    for number, row in enumerate(read_lines(path, path.read_text(encoding="utf-8")), 1):
+        if not (
+            isinstance(row, dict)
+            and isinstance(row.get("name"), str)
+            and isinstance(row.get("arguments"), dict)
+            and "text" in row
+        ):
+            raise ValueError(f'{path}, record {number}: {{"name": ..., "arguments": {{...}}, "text": ...}} is needed')
+        text = row["text"] if isinstance(row["text"], str) else json.dumps(row["text"], ensure_ascii=False)
+        pairs.append((ToolCall(row["name"], row["arguments"]), text))
+    return pairs
+
+
+def show(text: str, simulator: Simulator, toolset: ToolSet, context: Context, out: TextIO) -> int:
+    """Simulate one call given as JSON and print what happened; 0 = answered."""
+    from slca.types import ToolCall
+
+    try:
+        call = json.loads(text)
+        name, args = call["name"], call.get("arguments", call.get("parameters", {}))
+        if not isinstance(name, str) or not isinstance(args, dict):
+            raise TypeError
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        print('slca.sgls: a call is {"name": "...", "arguments": {...}}', file=sys.stderr)
+        return 2
+    call = ToolCall(name, args)
+    observation = simulator.simulate(call, toolset, context)
+    context.transcript.append((call, observation))
+    print(describe(observation), file=out)
+    return 0 if observation.status == "ok" else 1
+
+
+def describe(observation: Observation) -> str:
+    cost = {name: round(amount, 6) for name, amount in observation.cost.items() if amount}
+    lines = (
+        ("status", observation.status),
+        ("provenance", json.dumps(dict(observation.provenance))),
+        ("cost", json.dumps(cost)),
+    )
+    return "\n".join([*(f"{name + ':':<12}{value}" for name, value in lines), observation.text])
+
+
+def repl(simulator: Simulator, toolset: ToolSet, context: Context, source: TextIO, out: TextIO) -> int:
+    """Read calls, one a line, until the end of input; 1 if the last one was not answered."""
+    code = 0
+    while True:
+        print("> ", end="", file=out, flush=True)
+        line = source.readline()
+        if not line or line.strip() in (":quit", ":q"):
+            return code
+        match line.strip():
+            case "":
+                continue
+            case ":tools":
+                print("\n".join(f"{tool.name}: {tool.description}" for tool in toolset.tools.values()), file=out)
+            case ":metrics":
+                print("\n".join(f"{name}: {value:g}" for name, value in simulator.metrics().items() if value), file=out)
+            case text:
+                code = show(text, simulator, toolset, context, out)
+
+
+def export(store: str, path: Path) -> int:
+    from slca.sgls.store import Store
+
+    if not store or not Path(store).is_file():
+        raise ValueError(f"--export needs --store with an existing file, got {store!r}")
+    rows = Store(store)
+    print(f"{rows.export(path)} rows written to {path}")
+    rows.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

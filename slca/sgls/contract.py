@@ -1,0 +1,62 @@
+"""What one tool promises, worked out once: its response schema, whether it writes, a digest for cache keys."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from slca.tasks.schema import Tool
+
+# Leading verbs of tools that change a server's state. Names are all that most catalogues say about it.
+WRITES = frozenset(
+    "accept add append apply approve archive assign attach book buy cancel change clear close commit complete confirm copy create "
+    "decline deactivate activate delete deploy disable edit enable insert install invite join leave lock log mark merge modify move "
+    "open order pause pay place post publish purchase put register reject remove rename reply reschedule reserve reset restore "
+    "resume save schedule send set share start stop submit subscribe tag toggle transfer turn uninstall unlock unsubscribe update "
+    "upload withdraw write".split()
+)
+READS = frozenset(
+    "check count describe fetch find get has head is list load look lookup query read retrieve search show view".split()
+)
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+
+class Contract(NamedTuple):
+    """tool: the vetted tool; function: its spec's function; digest: of that spec; response: JSON Schema of the body (None = undeclared);
+    violation: first fault of a body, or None; writes: it changes the server's state."""
+
+    tool: Tool
+    function: Mapping[str, Any]
+    digest: str
+    response: dict[str, Any] | None
+    violation: Callable[[Any], str | None]
+    writes: bool
+
+
+@lru_cache(maxsize=8192)
+def contract(tool: Tool) -> Contract:
+    """The contract of a vetted tool (tools are compared by identity and themselves cached, so this is a look-up)."""
+    function = tool.spec["function"]
+    digest = hashlib.blake2b(json.dumps(function, sort_keys=True).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+    def violation(value: Any) -> str | None:
+        faults = tool.check_response(value)
+        return f"{faults[0].kind}: {faults[0].message}" if faults else None
+
+    return Contract(tool, function, digest, tool.response, violation, writes(tool.name))
+
+
+def writes(name: str) -> bool:
+    """Whether a tool of this name changes state: the first verb among its leading words says so (`notes.save`, `CreateBucket`;
+    not `get_order`)."""
+    action = words(name.rsplit(".", 1)[-1])[:2]
+    return next((word in WRITES for word in action if word in WRITES | READS), False)
+
+
+def words(name: str) -> list[str]:
+    """The words of an identifier, lower case: `notes.save` -> notes, save; `CreateBucket` -> create, bucket."""
+    return [word.lower() for word in _WORDS.findall(name)]

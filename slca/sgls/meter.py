@@ -1,0 +1,56 @@
+"""Counters of a simulator: what was asked, what came back, how long it took."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+
+from slca.types import OBSERVATION_STATUS, Observation
+
+WINDOW = 4096  # latest calls that the latency quantiles speak of
+
+
+class Meter:
+    """Thread-safe counts over observations since the start (or the last `reset`)."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.reset()
+
+    def reset(self) -> None:
+        with self._lock:
+            self._counts: Counter[str] = Counter()
+            self._seconds: deque[float] = deque(maxlen=WINDOW)
+
+    def observe(self, observation: Observation, seconds: float) -> None:
+        source = observation.provenance.get("source", "")
+        with self._lock:
+            self._seconds.append(seconds)
+            self._counts["calls"] += 1
+            self._counts[f"status/{observation.status}"] += 1
+            self._counts[f"source/{source}"] += 1
+            for name in ("tokens", "prompt_tokens", "regenerations", "invalid"):
+                if amount := observation.cost.get(name):
+                    self._counts[name] += int(amount)
+            for name in ("fault", "error"):
+                if kind := observation.provenance.get(name):
+                    self._counts[f"{name}/{kind}"] += 1
+
+    def values(self) -> dict[str, float]:
+        """Counts by name; rates in 0..1 of all calls; latency in seconds, over the last WINDOW calls."""
+        with self._lock:
+            counts, seconds = Counter(self._counts), sorted(self._seconds)
+        calls = max(1, counts["calls"])
+        answered = sum(counts[f"source/{name}"] for name in ("scripted", "jax", "openai", "mcp"))
+        values = {f"status/{status}": 0.0 for status in OBSERVATION_STATUS}
+        values |= {name: float(count) for name, count in sorted(counts.items())}
+        values["calls"] = float(counts["calls"])
+        values["unknown_tool_rate"] = counts["status/unknown_tool"] / calls
+        values["invalid_arguments_rate"] = counts["status/invalid_arguments"] / calls
+        values["cache_hit_rate"] = counts["source/cache"] / calls
+        values["replay_hit_rate"] = counts["source/replay"] / calls
+        values["invalid_response_rate"] = counts["invalid"] / max(1, answered + counts["regenerations"])
+        values["tokens_per_call"] = counts["tokens"] / calls
+        for name, share in (("p50", 0.50), ("p95", 0.95)):
+            values[f"seconds_{name}"] = seconds[min(len(seconds) - 1, int(share * len(seconds)))] if seconds else 0.0
+        return values

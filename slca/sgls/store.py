@@ -1,0 +1,93 @@
+"""Simulated and recorded results on disk: one SQLite file, safe for many threads and processes, exportable as JSONL."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+BUSY_SECONDS = 30.0  # how long a writer waits for another one
+
+_TABLE = """CREATE TABLE IF NOT EXISTS results (
+    key TEXT PRIMARY KEY, tool TEXT NOT NULL, arguments TEXT NOT NULL, text TEXT NOT NULL, status TEXT NOT NULL,
+    provenance TEXT NOT NULL) WITHOUT ROWID"""
+_COLUMNS = "key, tool, arguments, text, status, provenance"
+
+
+class Row(NamedTuple):
+    """One stored result. key: cache key, or the call hash of a recorded one; arguments: canonical JSON of the call;
+    provenance: what produced it (JSON-able)."""
+
+    key: str
+    tool: str
+    arguments: str
+    text: str
+    status: str = "ok"
+    provenance: Mapping[str, Any] = {}
+
+
+class Store:
+    """Rows by key in the SQLite file `path` (made if absent). The first writer of a key wins, so all readers agree.
+
+    Raises sqlite3.Error where the file cannot be opened or is no database.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = str(path)
+        self._local = threading.local()
+        self._connections: list[sqlite3.Connection] = []
+        self._lock = threading.Lock()
+        self._connection()
+
+    def get(self, key: str) -> Row | None:
+        found = self._connection().execute(f"SELECT {_COLUMNS} FROM results WHERE key = ?", (key,)).fetchone()
+        return _row(found) if found else None
+
+    def put(self, row: Row) -> Row:
+        """Store `row` unless its key is there; return the row that is there."""
+        values = (*row[:5], json.dumps(dict(row.provenance), ensure_ascii=False, sort_keys=True))
+        changed = (
+            self._connection().execute(f"INSERT OR IGNORE INTO results ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", values).rowcount
+        )
+        return row if changed else self.get(row.key) or row
+
+    def rows(self, prefix: str = "") -> Iterator[Row]:
+        """All rows whose key starts with `prefix`, in order of their keys."""
+        query = f"SELECT {_COLUMNS} FROM results WHERE substr(key, 1, ?) = ? ORDER BY key"
+        for found in self._connection().execute(query, (len(prefix), prefix)):
+            yield _row(found)
+
+    def export(self, path: str | Path) -> int:
+        """Write every row as one JSON object a line, `read_jsonl`'s form; return how many."""
+        count = 0
+        with open(path, "w", encoding="utf-8") as file:
+            for count, row in enumerate(self.rows(), 1):  # noqa: B007
+                file.write(json.dumps({**row._asdict(), "provenance": dict(row.provenance)}, ensure_ascii=False) + "\n")
+        return count
+
+    def close(self) -> None:
+        with self._lock:
+            connections, self._connections = self._connections, []
+        for connection in connections:
+            connection.close()
+        self._local = threading.local()
+
+    def _connection(self) -> sqlite3.Connection:
+        connection = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=NORMAL")
+            connection.execute(_TABLE)
+            self._local.connection = connection
+            with self._lock:
+                self._connections.append(connection)
+        return connection
+
+
+def _row(found: tuple[str, ...]) -> Row:
+    key, tool, arguments, text, status, provenance = found
+    return Row(key, tool, arguments, text, status, json.loads(provenance))

@@ -1,0 +1,178 @@
+"""The endpoint against a misbehaving server on loopback: deadlines hold, only infrastructure is retried, no key leaks."""
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from slca.sgls.endpoint import Breaker, Endpoint, EndpointError
+from tests.sgls.server import Server, completion
+
+MESSAGES = [{"role": "user", "content": "hello"}]
+CANARY = 'canary-5d1f"\\key'
+
+
+@pytest.fixture
+def endpoint():
+    made = []
+
+    def make(server, **options):
+        options = {"timeout": 2.0, "retries": 2, "backoff": 0.01, **options}
+        made.append(Endpoint(server.url, "m", **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def ask(endpoint, **options):
+    return endpoint.complete(MESSAGES, temperature=0.5, max_tokens=9, **options)
+
+
+def test_a_good_reply_and_what_was_asked(endpoint):
+    with Server(["fine"]) as server:
+        reply = ask(endpoint(server))
+        assert (reply.text, reply.prompt_tokens, reply.completion_tokens, reply.finish) == ("fine", 40, 5, "stop")
+        assert server.requests == [{"model": "m", "messages": MESSAGES, "temperature": 0.5, "max_tokens": 9}]
+        assert "Authorization" not in server.headers[0]
+
+
+@pytest.mark.parametrize(
+    "trouble", [("status", 429), ("status", 500), ("status", 503), "closed", "half", "wrong_json", ("raw", b"[]")]
+)
+def test_infrastructure_errors_are_retried(endpoint, trouble):
+    with Server([trouble, trouble, "fine"]) as server:
+        one = endpoint(server)
+        assert ask(one).text == "fine"
+        assert one.counts["retries"] == 2 and len(server.requests) == 3
+
+
+@pytest.mark.parametrize(
+    "trouble, kind",
+    [(("status", 500), "http_500"), ("closed", "connection"), ("half", "connection"), ("wrong_json", "bad_reply")],
+)
+def test_retries_are_bounded(endpoint, trouble, kind):
+    with Server([trouble]) as server:
+        with pytest.raises(EndpointError) as caught:
+            ask(endpoint(server))
+        assert caught.value.kind == kind and len(server.requests) == 3
+
+
+@pytest.mark.parametrize("code", [400, 401, 404, 422])
+def test_our_own_mistakes_are_not_retried(endpoint, code):
+    with Server([("status", code)]) as server:
+        with pytest.raises(EndpointError) as caught:
+            ask(endpoint(server))
+        assert caught.value.kind == f"http_{code}" and len(server.requests) == 1
+
+
+@pytest.mark.parametrize("trouble", [("slow", 10.0), "drip"])
+def test_the_deadline_holds_against_slow_servers(endpoint, trouble):
+    with Server([trouble]) as server:
+        begun = time.monotonic()
+        with pytest.raises(EndpointError) as caught:
+            ask(endpoint(server, timeout=0.4))
+        assert caught.value.kind == "timeout" and time.monotonic() - begun < 1.2
+
+
+def test_a_callers_deadline_is_kept_too(endpoint):
+    with Server([("slow", 10.0)]) as server:
+        begun = time.monotonic()
+        with pytest.raises(EndpointError) as caught:
+            ask(endpoint(server, timeout=60.0), deadline=begun + 0.3)
+        assert caught.value.kind == "timeout" and time.monotonic() - begun < 1.2
+
+
+def test_an_endless_body_is_cut_off(endpoint):
+    with Server(["endless"]) as server, pytest.raises(EndpointError) as caught:
+        ask(endpoint(server, max_body=200_000))
+    assert caught.value.kind == "too_large"
+
+
+def test_nobody_listens(endpoint):
+    with Server(["fine"]) as server:
+        gone = endpoint(server, timeout=1.0)
+    with pytest.raises(EndpointError) as caught:
+        ask(gone)
+    assert caught.value.kind in ("connection", "timeout")
+
+
+def test_requests_in_flight_are_bounded(endpoint):
+    with Server([("slow", 0.05)]) as server:
+        one = endpoint(server, concurrency=3)
+        with ThreadPoolExecutor(12) as pool:
+            replies = list(pool.map(lambda _: ask(one).text, range(12)))
+        assert replies == ['{"late": true}'] * 12
+        assert server.most_in_flight <= 3
+
+
+def test_the_circuit_opens_and_closes_again(endpoint):
+    with Server([("status", 500)] * 4 + ["fine"]) as server:
+        one = endpoint(server, retries=0, breaker=Breaker(failures=4, seconds=0.2))
+        kinds = []
+        for _ in range(6):
+            with pytest.raises(EndpointError) as caught:
+                ask(one)
+            kinds.append(caught.value.kind)
+        assert kinds == ["http_500"] * 4 + ["circuit_open"] * 2 and len(server.requests) == 4
+        time.sleep(0.25)
+        assert ask(one).text == "fine"
+        assert ask(one).text == "fine"
+
+
+def test_response_format_is_dropped_where_the_server_has_none(endpoint):
+    schema = {"type": "object"}
+    with Server([lambda body: ("status", 400) if "response_format" in body else "fine"]) as server:
+        one = endpoint(server)
+        assert ask(one, schema=schema).text == "fine" and ask(one, schema=schema).text == "fine"
+        assert server.requests[0]["response_format"]["json_schema"]["schema"] == schema
+        assert ["response_format" in body for body in server.requests] == [True, False, False]
+        assert not one.counts["retries"]
+
+
+@pytest.mark.parametrize("escaped", [False, True])
+def test_the_key_is_sent_and_never_comes_back(endpoint, monkeypatch, escaped):
+    key = CANARY if escaped else "canary-9b2c"
+    monkeypatch.setenv("TEST_SGLS_KEY", key)
+    echo = json.dumps({"echo": key})
+    with Server([("status", 401), echo]) as server:
+        one = endpoint(server, key_env="TEST_SGLS_KEY", retries=0)
+        with pytest.raises(EndpointError) as caught:
+            ask(one)
+        assert server.headers[0]["Authorization"] == f"Bearer {key}"
+        assert "canary" not in str(caught.value) and "canary" not in repr(caught.value)
+        assert ask(one).text == '{"echo": "[redacted]"}'
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:80", "ftp://127.0.0.1", "http://user:secret@127.0.0.1/v1"])
+def test_urls_that_are_refused(url):
+    with pytest.raises(ValueError, match="endpoint url") as caught:
+        Endpoint(url, "m")
+    assert "secret" not in str(caught.value)
+
+
+def test_content_that_is_null_or_no_text(endpoint):
+    with Server([("raw", completion(None)), ("raw", completion({"a": 1}))]) as server:
+        one = endpoint(server, retries=0)
+        assert ask(one).text == ""
+        with pytest.raises(EndpointError, match="bad_reply"):
+            ask(one)
+
+
+def test_close_stops_the_thread(endpoint):
+    with Server([("slow", 5.0)]) as server:
+        one = endpoint(server, timeout=5.0)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(ask, one)
+            while not server.requests:
+                time.sleep(0.01)
+            one.close()
+            with pytest.raises(EndpointError):
+                waiting.result(3)
+    for thread in threading.enumerate():
+        if thread.name == "slca-endpoint" and thread.is_alive():
+            thread.join(2)
+            assert not thread.is_alive()

@@ -1,0 +1,69 @@
+"""The SQLite store: first writer wins, for threads and processes alike."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from slca.sgls.store import Row, Store
+
+WRITER = """
+import sys
+from slca.sgls.store import Row, Store
+store = Store(sys.argv[1])
+for i in range(200):
+    store.put(Row(f"k{i}", "tool", "{}", sys.argv[2]))
+print("".join(store.get(f"k{i}").text for i in range(200)))
+"""
+
+
+def test_round_trip_and_reopen(tmp_path):
+    row = Row("k", "tool", '{"a":1}', "Tromsø \u2028", "tool_error", {"source": "openai", "n": [1, {"x": None}]})
+    store = Store(tmp_path / "s.db")
+    assert store.get("k") is None
+    assert store.put(row) is row
+    assert store.put(row._replace(text="later")) == row
+    store.close()
+    again = Store(tmp_path / "s.db")
+    assert again.get("k") == row
+    again.close()
+
+
+def test_rows_by_prefix_and_export(tmp_path):
+    store = Store(tmp_path / "s.db")
+    for key in ("b", "replay:2", "replay:1", "a"):
+        store.put(Row(key, "tool", "{}", key.upper()))
+    assert [row.key for row in store.rows("replay:")] == ["replay:1", "replay:2"]
+    assert store.export(tmp_path / "out.jsonl") == 4
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert lines[0] == {"key": "a", "tool": "tool", "arguments": "{}", "text": "A", "status": "ok", "provenance": {}}
+    assert [line["key"] for line in lines] == ["a", "b", "replay:1", "replay:2"]
+    store.close()
+
+
+def test_threads_agree_on_the_first_writer(tmp_path):
+    store = Store(tmp_path / "s.db")
+
+    def write(worker):
+        return [store.put(Row(f"k{i}", "tool", "{}", str(worker))).text for i in range(100)]
+
+    with ThreadPoolExecutor(4) as pool:
+        seen = list(pool.map(write, range(4)))
+    assert seen[0] == seen[1] == seen[2] == seen[3]
+    store.close()
+
+
+def test_processes_agree_on_the_first_writer(tmp_path):
+    command = [sys.executable, "-c", WRITER, str(tmp_path / "s.db")]
+    writers = [subprocess.Popen([*command, name], stdout=subprocess.PIPE, text=True) for name in "ab"]
+    outputs = [writer.communicate(timeout=60)[0] for writer in writers]
+    assert outputs[0] == outputs[1] and len(outputs[0].strip()) == 200
+
+
+def test_a_file_that_is_no_database(tmp_path):
+    (tmp_path / "s.db").write_bytes(b"not a database, certainly not one" * 100)
+    with pytest.raises(sqlite3.DatabaseError):
+        Store(tmp_path / "s.db")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -13,6 +14,11 @@ from slca.report.plots import Line
 
 Rows = Sequence[Mapping[str, Any]]
 LEVEL = 0.95  # of the intervals over seeds
+
+PROCESS = ("process", "format", "name", "name_f1", "key", "value", "parallel", "argmatch", "arg_match")
+SUMMARY = ("summary", "faithful", "complete", "concise")
+EVALUATED = ("success@0.9", "summary")
+CALLS = ("turns", "tool_turns", "calls", "gold", "matched", "surplus", "missing", "duplicates", "omitted")
 
 
 @dataclass(frozen=True)
@@ -27,27 +33,30 @@ class Plot:
 
 PLOTS = (
     Plot("Reward by channel", ("rollout/reward/*",)),
-    Plot("Success", ("rollout/*success@*",), note="share of rollouts whose score reaches the threshold"),
-    Plot("Summary score", ("rollout/summary*",)),
-    Plot("Process components", ("rollout/hierr/*", "rollout/component/*")),
-    Plot("Lengths", ("rollout/length/*", "rollout/*tokens*"), note="tokens"),
-    Plot("Turns and calls", ("rollout/*turns*", "rollout/*calls*")),
-    Plot("End reasons", ("rollout/end/*", "rollout/unscored*"), note="share of rollouts"),
-    Plot("Error kinds", ("rollout/error/*", "rollout/status/*"), note="per rollout"),
-    Plot("Dead groups by channel", ("*dead_groups*", "*zero_variance*"), note="share of groups without any spread"),
-    Plot("Sign conflict and contamination", ("*sign_conflict*", "*kappa*", "*contamination*", "*leak*")),
-    Plot("Advantage", ("*advantage*",)),
+    Plot("Success", ("rollout/success*", "rollout/solved"), note="share of rollouts whose score reaches the threshold"),
+    Plot("Process components", tuple(f"rollout/{name}" for name in PROCESS)),
+    Plot("Summary score", tuple(f"rollout/{name}" for name in SUMMARY)),
+    Plot("Lengths", ("rollout/length/*", "rollout/tokens*", "rollout/*_tokens"), note="tokens a rollout"),
+    Plot("Turns and calls", tuple(f"rollout/{name}" for name in CALLS), note="per rollout"),
+    Plot("End reasons", ("rollout/end/*", "rollout/unscored", "rollout/answered"), note="share of rollouts"),
+    Plot("Error kinds", ("rollout/error*", "rollout/call_errors", "rollout/status/*"), note="per rollout"),
+    Plot("Dead groups by channel", ("*dead*", "*zero_variance*"), note="share of groups without any spread"),
+    Plot("Sign conflict and contamination", ("*sign_conflict*", "*kappa*", "*contamination*", "*leak*", "*corr*")),
+    Plot("Advantage", ("*advantage*", "rollout/credit/*")),
     Plot("Loss", ("train/*loss*",)),
     Plot("Entropy", ("*/entropy*",), note="nats a token"),
     Plot("KL", ("*/kl*",), note="nats a token"),
     Plot("Clip fraction", ("*/*clip*",)),
-    Plot("Gap between sampler and trainer", ("*/gap*", "*/ratio*", "*/ess*"), note="|log-prob difference|, nats"),
+    Plot("Gap between sampler and trainer", ("*/*gap*", "*/*mismatch*"), note="|log-prob difference|, nats"),
+    Plot("Ratio", ("train/ratio*", "train/ess*", "train/*correction*")),
     Plot("Gradient norm", ("*/grad_norm*",)),
     Plot("Learning rate", ("*/lr",)),
     Plot("Cold start", ("sft/*loss*", "sft/*accuracy*")),
     Plot("Evaluation", ("eval/*",), each=True),
-    Plot("Time per phase", ("time/*", "sft/time/*"), note="seconds"),
-    Plot("Memory", ("sys/*rss*", "sys/*bytes*", "sys/*memory*"), note="bytes"),
+    Plot("Time per phase", ("time/*",), note="seconds a step"),
+    Plot("Time per phase of the cold start", ("sft/time/*",), note="seconds a step"),
+    Plot("Memory", ("*/*rss*", "sys/*bytes*", "sys/*memory*"), note="bytes"),
+    Plot("Simulator", ("sgls/*",), each=True),
     Plot("Other", ("*",), each=True),
 )
 
@@ -84,6 +93,29 @@ def run_plots(rows: Rows) -> list[tuple[str, str, list[Line]]]:
     """(title, note, lines) of one run: related metrics share a plot."""
     found = series(rows)
     return [(title, note, [Line(_label(name, names), *found[name]) for name in names]) for title, note, names in assign(found)]
+
+
+def result_plots(results: Rows, last_step: int) -> list[tuple[str, str, list[Line]]]:
+    """Evaluations during the run, from the rows of `results.json` named "RL step <n>": one plot a metric of `EVALUATED`.
+
+    A line is a (split, temperature). What came before the first of them is step 0, what came after the last is `last_step`.
+    """
+    points: dict[tuple[str, str], dict[float, Mapping[str, Any]]] = {}
+    for row in results:
+        step = re.fullmatch(r"RL step (\d+)", str(row["name"]))
+        line = points.setdefault((str(row["split"]), f"T={row['temperature']:g}"), {})
+        line[float(step[1]) if step else float(last_step) if any(line) else 0.0] = row["metrics"]
+    if not any(any(line) for line in points.values()):
+        return []
+    plots = []
+    for metric in EVALUATED:
+        lines = [
+            Line(" ".join(key), np.array(sorted(line)), np.array([line[x].get(metric, np.nan) for x in sorted(line)], float))
+            for key, line in points.items()
+        ]
+        if any(np.isfinite(line.y).any() for line in lines):
+            plots.append((f"Evaluation: {metric}", "held-out tasks", lines))
+    return plots
 
 
 def compare_plots(groups: Mapping[str, Sequence[Rows]]) -> list[tuple[str, str, list[Line]]]:

@@ -13,13 +13,16 @@ from typing import Any
 import numpy as np
 
 from slca.report import episodes, metrics, viewer
-from slca.report.curves import compare_plots, interval, run_plots
-from slca.report.plots import figure, short
+from slca.report.curves import compare_plots, interval, result_plots, run_plots
+from slca.report.plots import figure
+from slca.report.progress import duration
 from slca.report.redact import redact, redact_tree, secrets
 
 FILE = "report.html"
 RESULTS = "results.json"  # {"rows": [{"name", "split", "temperature", "metrics": {name: number}}]}
 CONFIG = "config.json"
+HEADLINE = ("success@0.9", "name", "name_f1", "argmatch", "arg_match", "process", "summary", "tool_turns")
+Stages = dict[str, dict[str, list[float]]]  # stage -> metric -> one value a seed
 SEED_FIELDS = (("run", "seed"),)  # runs that differ in these alone are seeds of one experiment
 
 
@@ -53,7 +56,8 @@ def _single(folder: Path, problems: list[str]) -> str:
     rows = _guard(lambda: metrics.read(folder), [], problems)
     results = _read_json(folder / RESULTS, problems)
     config = _read_json(folder / CONFIG, problems)
-    parts = [_guard(lambda: results_table([results]), "", problems), _summary(rows), _curves(run_plots(rows))]
+    evaluations = _guard(lambda: result_plots(results.get("rows", ()), _last_step(rows)), [], problems)
+    parts = [_guard(lambda: results_table([results]), "", problems), _summary(rows), _curves([*evaluations, *run_plots(rows)])]
     stored = episodes.latest(folder)
     if stored is not None:
         parts.append(_guard(lambda: viewer.section(episodes.load_episodes(stored)), "", problems))
@@ -79,57 +83,72 @@ def _comparison(folders: Sequence[Path], problems: list[str]) -> str:
 
 
 def results_table(results: Sequence[Mapping[str, Any]]) -> str:
-    """HTML table of `results.json`: one row a stage, one block a (split, temperature); over seeds the mean ± its 95 % interval.
+    """HTML tables of `results.json`: one a (split, temperature), a row a stage; over seeds the mean ± its 95 % interval.
 
-    The change from the block's first row (untrained) stands beside each number. Raises ValueError on another shape.
+    The change from the first row (untrained) stands beside each number. Metrics that are not in `HEADLINE` fold away;
+    evaluations during the run ("RL step n") are curves, not rows. Raises ValueError on another shape.
     """
-    cells: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = {}
-    for result in results:
-        for row in result.get("rows", ()):
-            if not isinstance(row, Mapping) or not isinstance(row.get("metrics"), Mapping):
-                raise ValueError(f"{RESULTS}: a row needs name, split, temperature and metrics; got {row!r:.200}")
-            block = cells.setdefault((str(row.get("split", "")), str(row.get("temperature", ""))), {})
-            stage = block.setdefault(str(row.get("name", "")), {})
-            for name, value in row["metrics"].items():
-                stage.setdefault(str(name), []).append(float(value) if isinstance(value, int | float) else np.nan)
-    if not cells:
+    blocks: dict[tuple[str, str], Stages] = {}
+    for row in (row for result in results for row in result.get("rows", ())):
+        if not isinstance(row, Mapping) or not isinstance(row.get("metrics"), Mapping):
+            raise ValueError(f"{RESULTS}: a row needs name, split, temperature and metrics; got {row!r:.200}")
+        name = str(row.get("name", ""))
+        if name.startswith("RL step"):
+            continue
+        stage = blocks.setdefault((str(row.get("split", "")), str(row.get("temperature", ""))), {}).setdefault(name, {})
+        for metric, value in row["metrics"].items():
+            stage.setdefault(str(metric), []).append(float(value) if isinstance(value, int | float) else np.nan)
+    if not blocks:
         return ""
-    return f'<section><h2>Before and after</h2><div class="wide">{"".join(_block(*item) for item in cells.items())}</div></section>'
+    head = "".join(_block(key, stages, first=True) for key, stages in blocks.items())
+    rest = "".join(_block(key, stages, first=False) for key, stages in blocks.items())
+    more = f'<details><summary>all metrics</summary><div class="wide">{rest}</div></details>' if rest else ""
+    return f'<section><h2>Before and after</h2><div class="blocks">{head}</div>{more}</section>'
 
 
-def _block(key: tuple[str, str], stages: Mapping[str, Mapping[str, list[float]]]) -> str:
-    names = list(dict.fromkeys(name for stage in stages.values() for name in stage))
-    first = next(iter(stages.values()))
-    body = []
-    for stage, values in stages.items():
-        cells = "".join(
-            f"<td>{_cell(values.get(name, []), first.get(name, []), stage_is_first=values is first)}</td>" for name in names
-        )
-        body.append(f"<tr><th scope=row>{escape(stage)}</th>{cells}</tr>")
-    split, temperature = key
-    caption = " · ".join(filter(None, [split, temperature and f"temperature {temperature}"]))
-    head = "".join(f"<th scope=col>{escape(name)}</th>" for name in names)
-    return f"<table><caption>{escape(caption)}</caption><thead><tr><td></td>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+def _block(key: tuple[str, str], stages: Stages, *, first: bool) -> str:
+    """One table; metrics across and stages down for the headline, the other way round for the many others."""
+    present = list(dict.fromkeys(metric for stage in stages.values() for metric in stage))
+    metrics_ = [m for m in HEADLINE if m in present] if first else [m for m in present if m not in HEADLINE]
+    if not metrics_:
+        return ""
+    start = next(iter(stages.values()))
+    table = {
+        (stage, metric): _cell(values.get(metric, []), [] if values is start else start.get(metric, []))
+        for stage, values in stages.items()
+        for metric in metrics_
+    }
+    across, down = (metrics_, list(stages)) if first else (list(stages), metrics_)
+    head = "".join(f"<th scope=col>{escape(name)}</th>" for name in across)
+    body = ""
+    for name in down:
+        cells = "".join(f"<td>{table[(name, other) if first else (other, name)]}</td>" for other in across)
+        body += f"<tr><th scope=row>{escape(name)}</th>{cells}</tr>"
+    caption = " · ".join(filter(None, [key[0], key[1] and f"temperature {key[1]}"]))
+    return f"<table><caption>{escape(caption)}</caption><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _cell(values: Sequence[float], start: Sequence[float], *, stage_is_first: bool) -> str:
-    if not values or not np.isfinite(values).any():
+def _cell(values: Sequence[float], start: Sequence[float]) -> str:
+    """Mean, interval over seeds, and change from `start` ([] = this is the start)."""
+    if not np.isfinite(values).any():
         return "–"
     centre, half = (float(x[0]) for x in interval(np.array(values, float)[:, None]))
     text = f"{centre:.3f}" if abs(centre) < 10 else f"{centre:.1f}"
     text += f" ± {half:.3f}" if np.isfinite(half) else ""
-    if stage_is_first or not start or not np.isfinite(start).any():
-        return text
-    return f"{text} <small>{centre - float(np.nanmean(start)):+.3f}</small>"
+    return f"{text} <small>{centre - float(np.nanmean(start)):+.3f}</small>" if np.isfinite(start).any() else text
+
+
+def _last_step(rows: Sequence[Mapping[str, Any]]) -> int:
+    return max((int(row["step"]) for row in rows if row.get("phase", "rl") == "rl" and "step" in row), default=0)
 
 
 def _summary(rows: Sequence[Mapping[str, Any]]) -> str:
-    steps = [row["step"] for row in rows if row.get("phase", "rl") == "rl" and "step" in row]
     if not rows:
         return '<p class="note">No metrics yet.</p>'
-    seconds = sum(v for row in rows for k, v in row.items() if k == "time/step" and isinstance(v, int | float))
-    time = f", {short(seconds / 60)} minutes in steps" if seconds else ""
-    return f'<p class="note">{len(rows)} lines of metrics, last step {steps[-1] if steps else "–"}{time}.</p>'
+    times = [
+        value for row in rows for name, value in row.items() if name.startswith("time/") and isinstance(value, int | float)
+    ]
+    return f'<p class="note">{len(rows)} lines of metrics, last RL step {_last_step(rows)}, {duration(sum(times))} in timed phases.</p>'
 
 
 def _curves(plots: Sequence[tuple[str, str, Any]]) -> str:

@@ -89,7 +89,8 @@
       return chip;
     }));
   }
-  const scalars = (episode) => Object.entries(episode.rewards).filter(([, value]) => !Array.isArray(value));
+  const MAIN = ["process", "summary", "total"].filter((name) => data.channels.includes(name));
+  const listed = MAIN.length ? MAIN : data.channels.slice(0, 3);
 
   function drawList() {
     const list = $("list");
@@ -101,7 +102,7 @@
       if (episode.g !== group) {
         group = episode.g;
         const members = data.episodes.filter((e) => e.g === group);
-        const means = data.channels.map((c) => [c, mean(members.map((e) => e.rewards[c]).flat())]).filter(([, x]) => x !== null);
+        const means = listed.map((c) => [c, mean(members.map((e) => e.rewards[c]).flat())]).filter(([, x]) => x !== null);
         const { question, kind, split } = data.groups[group];
         box = el("section", { class: "group" },
           el("h3", { title: question }, question.slice(0, 160)),
@@ -110,7 +111,7 @@
       }
       box.append(el("button", { type: "button", class: "row", "data-n": n, "aria-current": n === state.at && "true" },
         el("span", { class: "name" }, `#${episode.s} ${episode.end}`, episode.scored ? null : el("em", {}, " unscored"), episode.conflict ? el("em", { title: "signs differ between algorithms" }, " ⚠") : null),
-        el("span", { class: "scores" }, scalars(episode).map(([c, x]) => `${c} ${number(x)}`).join("  ")), chips(episode)));
+        el("span", { class: "scores" }, listed.map((c) => `${c} ${number(mean([episode.rewards[c]].flat()))}`).join("  ")), chips(episode)));
     }
     $("count").textContent = `${state.shown.length} of ${data.episodes.length}`;
     if (!state.shown.length) list.append(el("p", { class: "note" }, "No episode passes the filter."));
@@ -177,8 +178,11 @@
     const value = (x) => (Array.isArray(x) ? x.map((v) => number(v, 3)).join(", ") : typeof x === "number" ? number(x, 3) : x === null ? "–" : show(x));
     facts.append(el("h3", {}, "Advantage by segment"), table(["segment", "tokens", ...data.algorithms, ""], episode.segments.map(([, start, stop], k) =>
       [label(episode, k), String(stop - start), ...data.algorithms.map((name) => shaded(episode.credit[name][k], peaks[name])), conflicting(episode, k) ? "⚠ signs differ" : ""])));
-    facts.append(el("h3", {}, "Rewards"), table(["channel", "value"], Object.entries(episode.rewards).map(([c, x]) => [c, value(x)])));
-    if (Object.keys(episode.labels).length) facts.append(el("h3", {}, "Components"), table(["component", "value"], Object.entries(episode.labels).map(([c, x]) => [c, value(x)])));
+    const named = (entries) => table(["name", "value"], entries.map(([name, x]) => [name, value(x)]));
+    const rewards = Object.entries(episode.rewards);
+    const parts = [...rewards.filter(([name]) => name.includes("/")), ...Object.entries(episode.labels)];
+    facts.append(el("h3", {}, "Rewards"), named(rewards.filter(([name]) => !name.includes("/"))));
+    if (parts.length) facts.append(el("details", { open: parts.length <= 12 }, el("summary", {}, "Components and labels"), named(parts)));
     facts.append(el("h3", {}, "Calls beside gold"), calls(group.gold.flat(), episode.turns));
     facts.append(el("h3", {}, "Tool results"), results(episode));
     facts.append(el("h3", {}, "Task"), table(["", ""], [["id", group.id], ["end", episode.end], ["temperature", number(episode.temperature)], ["tools", group.tools.join(", ")], ["facts", group.facts.flat().join(" · ") || "–"]]));

@@ -8,7 +8,8 @@ from slca.report.curves import assign, compare_plots, over_seeds, run_plots, ser
 def test_every_name_is_in_exactly_one_plot_and_none_is_lost():
     names = [
         "rollout/reward/process", "rollout/success@0.9", "rollout/end/answered", "train/kl", "train/gap_max", "train/clip_low",
-        "eval/heldout_tasks/t0.0/name_f1", "eval/heldout_tools/t0.0/name_f1", "time/rollout", "time/duration", "sys/rss", "mine/new",
+        "eval/heldout_tasks/t0.0/name_f1", "eval/heldout_tools/t0.0/name_f1", "time/rollout", "time/duration", "sys/rss", "rollout/name", "rollout/tokens/tool",
+        "train/kl/old", "train/sampler_gap", "train/ratio", "sgls/cache/hit", "mine/new",
     ]  # fmt: skip
     plots = assign(names)
     assert sorted(name for _, _, members in plots for name in members) == sorted(names)

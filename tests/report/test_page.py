@@ -6,6 +6,7 @@ import re
 import pytest
 
 from slca.report.__main__ import main
+from slca.report.curves import result_plots
 from slca.report.episodes import episode_file, save_episodes
 from slca.report.metrics import Writer
 from slca.report.page import results_table, write_report
@@ -38,7 +39,7 @@ def test_a_run_with_everything(tmp_path):
         "after RL",
         "0.600 <small>+0.500</small>",
         "Reward by channel",
-        "2 minutes in steps",
+        "last RL step 3, 2 min 00 s in timed phases",
     ):
         assert text in page
     assert "step 3, 4 of 4 episodes" in page and "credit.algorithm" in page
@@ -80,6 +81,21 @@ def test_a_row_without_metrics_is_named():
     with pytest.raises(ValueError, match="a row needs"):
         results_table([{"rows": [{"name": "untrained"}]}])
     assert results_table([{}]) == ""
+
+
+def test_other_metrics_fold_away_and_evaluations_of_the_run_are_curves(tmp_path):
+    rows = [row("after SFT", 0.2), row("RL step 10", 0.5), row("after RL", 0.6)]
+    for each in rows:
+        each["metrics"]["end/answered"] = 0.9
+    html = results_table([{"rows": rows}])
+    assert "RL step" not in html and "<details>" in html and html.index("end/answered") > html.index("<details>")
+    with Writer(tmp_path) as writer:
+        writer.write(20, {"train/loss": 1.0})
+    (tmp_path / "results.json").write_text(json.dumps({"rows": rows}))
+    assert "Evaluation: success@0.9" in write_report(tmp_path).read_text()
+    ((_, _, (line,)),) = result_plots(rows, 20)
+    assert (line.name, line.x.tolist(), line.y.tolist()) == ("heldout_tasks T=1", [0, 10, 20], [0.2, 0.5, 0.6])
+    assert result_plots([rows[0], rows[2]], 20) == []
 
 
 def test_a_metric_that_a_stage_lacks_is_a_dash():

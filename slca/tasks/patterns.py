@@ -1,0 +1,106 @@
+"""Strings that match a regular expression, drawn at random.
+
+Walks Python's parse of the expression; what only other engines know (`\\p{L}`) is approximated. Callers check the result.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from functools import lru_cache
+from random import Random
+from typing import Any
+
+try:  # the parser of `re`, public under another name before Python 3.11
+    from re import _constants as codes
+    from re import _parser as parser
+except ImportError:  # pragma: no cover
+    import sre_constants as codes  # type: ignore[no-redef]
+    import sre_parse as parser  # type: ignore[no-redef]
+
+_EXTRA_REPEATS = 6  # of `*`, `+` and `{n,}` beyond their minimum
+_CATEGORIES = {
+    "CATEGORY_DIGIT": string.digits,
+    "CATEGORY_WORD": string.ascii_letters + string.digits + "_",
+    "CATEGORY_SPACE": " ",
+    "CATEGORY_NOT_SPACE": string.ascii_letters + string.digits,
+    "CATEGORY_NOT_DIGIT": string.ascii_letters,
+    "CATEGORY_NOT_WORD": "-. ",
+}
+_PRINTABLE = string.ascii_lowercase + string.digits + string.ascii_uppercase + "-_. :/@,;+=()#!%&*~"
+
+
+def generate(pattern: str, rng: Random, min_length: int = 0, max_length: int | None = None) -> str | None:
+    """A string that matches, its length within the bounds, or None when none was found."""
+    tree = _parse(pattern)
+    if tree is None:
+        return None
+    for attempt in range(12):
+        extra = _EXTRA_REPEATS + (min_length if attempt % 2 else 0)
+        if max_length is not None and attempt > 3:
+            extra = min(extra, attempt % 4)
+        text = _walk(tree, rng, extra)
+        if text is not None and len(text) >= min_length and (max_length is None or len(text) <= max_length):
+            return text
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _parse(pattern: str) -> Any:
+    for text in (pattern, re.sub(r"\\[pP]\{\^?\w+\}", "a", pattern)):
+        try:
+            return parser.parse(text)
+        except (re.error, OverflowError, RecursionError):
+            continue
+    return None
+
+
+def _walk(tree: Any, rng: Random, extra: int) -> str | None:
+    out: list[str] = []
+    for code, value in tree:
+        piece = _piece(str(code), value, rng, extra)
+        if piece is None:
+            return None
+        out.append(piece)
+    return "".join(out)
+
+
+def _piece(code: str, value: Any, rng: Random, extra: int) -> str | None:
+    if code == "LITERAL":
+        return chr(value)
+    if code == "NOT_LITERAL":
+        return rng.choice([c for c in _PRINTABLE[:26] if ord(c) != value])
+    if code == "ANY":
+        return rng.choice(string.ascii_lowercase)
+    if code == "IN":
+        choices = _members(value)
+        return rng.choice(choices) if choices else None
+    if code == "BRANCH":
+        return _walk(rng.choice(value[1]), rng, extra)
+    if code == "SUBPATTERN":
+        return _walk(value[-1], rng, extra)
+    if code in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+        low, high, inner = value
+        most = min(low + extra, int(high)) if high is not codes.MAXREPEAT else low + extra
+        pieces = [_walk(inner, rng, extra) for _ in range(min(rng.randint(low, most), 4096))]
+        return None if None in pieces else "".join(piece for piece in pieces if piece is not None)
+    if code == "AT":
+        return ""
+    return None  # look-around, back-references: the vetting refuses them anyway
+
+
+def _members(items: Any) -> str:
+    """Characters of a class; letters and digits only where it has any, so that results stay readable."""
+    negated = bool(items) and str(items[0][0]) == "NEGATE"
+    found: set[str] = set()
+    for code, value in items[1:] if negated else items:
+        if str(code) == "LITERAL":
+            found.add(chr(value))
+        elif str(code) == "RANGE":
+            found.update(chr(c) for c in range(value[0], min(value[1], value[0] + 255) + 1))
+        elif str(code) == "CATEGORY":
+            found.update(_CATEGORIES.get(str(value), ""))
+    allowed = [c for c in _PRINTABLE if c not in found] if negated else sorted(found)
+    plain = [c for c in allowed if c.isascii() and c.isalnum()]
+    readable = [c for c in plain if c.islower() or c.isdigit()] or plain
+    return "".join(readable or [c for c in allowed if c.isprintable()] or allowed)

@@ -1,0 +1,358 @@
+"""Believable values from JSON Schemas: arguments for queries, results for the scripted simulator.
+
+A value is a pure function of the schema and a random generator. `respond` seeds the generator with the canonical call,
+so the same call gets the same answer everywhere in a group, and validates what it returns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from random import Random
+from typing import Any
+
+from slca.tasks import patterns, words
+from slca.tasks.schema import Tool, canonical, load_tool
+from slca.tasks.vet import resolve
+from slca.types import ToolCall
+
+MAX_LEVELS = 6  # below this depth only what the schema demands is made
+_ATTEMPTS = 12
+
+
+class Unsatisfiable(ValueError):
+    """No value for this schema was found."""
+
+
+def response_seed(task_id: str) -> int:
+    """The seed of a task's world: what `respond` gets in demonstrations and in every rollout of the task's group."""
+    return int.from_bytes(hashlib.blake2b(task_id.encode("utf-8", "surrogatepass"), digest_size=6).digest())
+
+
+def respond(
+    tool: Tool | Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    seed: int | str,
+    transcript: Iterable[tuple[ToolCall, Any]] = (),
+) -> Any:
+    """A result of the tool that validates against its response schema.
+
+    Deterministic in (tool, canonical arguments, seed). Fields named like an argument repeat its value. When an argument
+    holds an identifier that an earlier result invented, fields named like that identifier's neighbours repeat them.
+
+    tool: a Tool (fast) or its spec. transcript: earlier (call, result value) pairs. Without a response schema the answer
+    is {"status": "ok"} and the scalar arguments. Raises Unsatisfiable when no valid value is found.
+    """
+    tool = tool if isinstance(tool, Tool) else load_tool(tool)
+    if tool.response is None:
+        return {"status": "ok", **{key: value for key, value in arguments.items() if isinstance(value, str | int | float)}}
+    call = canonical(ToolCall(tool.name, arguments))
+    known = {_key(name): value for name, value in _neighbours(arguments, transcript).items()}
+    known.update({_key(name): value for name, value in arguments.items()})
+    for attempt in range(_ATTEMPTS):
+        digest = hashlib.blake2b(f"{seed}|{attempt}|{call}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        echo = known if attempt < _ATTEMPTS // 2 else {}
+        sampler = Sampler(
+            Random(int.from_bytes(digest)), tool.response, echo=echo, optional=1.0 if attempt < _ATTEMPTS - 2 else 0.0
+        )
+        value = sampler.value(tool.response)
+        if tool.response_validator.is_valid(value):
+            return value
+    raise Unsatisfiable(f"{tool.name}: no value for the response schema in {_ATTEMPTS} tries")
+
+
+def argument(
+    schema: Mapping[str, Any], rng: Random, name: str = "", *, root: Any = None, unseen: bool = False, made_up: float = 0.0
+) -> Any:
+    """An argument value for this schema. `unseen` draws words from the held-out half; root: where `$ref` points into."""
+    return Sampler(rng, root or schema, unseen=unseen, made_up=made_up, optional=0.0).value(schema, name)
+
+
+def _neighbours(arguments: Mapping[str, Any], transcript: Iterable[tuple[ToolCall, Any]]) -> dict[str, Any]:
+    """Fields beside a value of `arguments` in an earlier result, if that result, not its caller, brought the value up."""
+    found: dict[str, Any] = {}
+    wanted = [value for value in arguments.values() if isinstance(value, str | int) and not isinstance(value, bool)]
+    for call, result in transcript:
+        given = list(call.arguments.values())
+        for item in _objects(result):
+            if any(value in item.values() and value not in given for value in wanted):
+                found.update({key: value for key, value in item.items() if isinstance(value, str | int | float)})
+    return found
+
+
+def _objects(value: Any) -> Iterable[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _objects(part)
+
+
+def _key(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
+
+
+@dataclass
+class Sampler:
+    """Draws values for the schemas of one document. echo: field (see `_key`) -> value to repeat. optional: share of
+    optional fields made on the first two levels; fewer below."""
+
+    rng: Random
+    root: Any
+    echo: Mapping[str, Any] = field(default_factory=dict)
+    optional: float = 1.0
+    unseen: bool = False
+    made_up: float = 0.0
+
+    def value(self, schema: Any, name: str = "", level: int = 0) -> Any:
+        if not isinstance(schema, Mapping):
+            return self._string({}, name)
+        schema = self._one_branch(schema, level)
+        if "const" in schema:
+            return schema["const"]
+        if isinstance(schema.get("enum"), list) and schema["enum"]:
+            return self.rng.choice(schema["enum"])
+        kind = self._kind(schema, level)
+        if kind == "object":
+            return self._object(schema, level)
+        if kind == "array":
+            return self._array(schema, name, level)
+        if kind == "string":
+            return self._string(schema, name)
+        if kind in ("integer", "number"):
+            return self._number(schema, name, kind == "integer")
+        return self.rng.random() < 0.5 if kind == "boolean" else None
+
+    def _one_branch(self, schema: Mapping[str, Any], level: int) -> Mapping[str, Any]:
+        """References followed, `allOf` merged, one branch of `anyOf`/`oneOf` chosen (never null if there is a choice)."""
+        for _ in range(32):
+            if "$ref" in schema:
+                base = {key: part for key, part in schema.items() if key != "$ref"}
+                target = resolve(self.root, schema["$ref"])
+                schema = _merge(base, target if isinstance(target, Mapping) else {})
+            elif "allOf" in schema:
+                merged: Mapping[str, Any] = {key: part for key, part in schema.items() if key != "allOf"}
+                for part in schema["allOf"]:
+                    merged = _merge(merged, part if isinstance(part, Mapping) else {})
+                schema = merged
+            elif "anyOf" in schema or "oneOf" in schema:
+                word = "anyOf" if "anyOf" in schema else "oneOf"
+                base = {key: part for key, part in schema.items() if key != word}
+                branches = [part for part in schema[word] if isinstance(part, Mapping)]
+                simple = [part for part in branches if part.get("type") in ("null", "string", "integer", "number", "boolean")]
+                if level >= MAX_LEVELS and simple:
+                    branches = simple
+                else:
+                    branches = [part for part in branches if part.get("type") != "null"] or branches
+                schema = _merge(base, self.rng.choice(branches)) if branches else base
+            else:
+                break
+        return schema
+
+    def _kind(self, schema: Mapping[str, Any], level: int) -> str:
+        kind = schema.get("type")
+        if isinstance(kind, list):
+            deep = level >= MAX_LEVELS and "null" in kind
+            kind = "null" if deep else self.rng.choice([k for k in kind if k != "null"] or ["null"])
+        if isinstance(kind, str):
+            return kind
+        for keyword, implied in _IMPLIED:
+            if keyword in schema:
+                return implied
+        return "string"
+
+    def _object(self, schema: Mapping[str, Any], level: int) -> dict[str, Any]:
+        properties = schema.get("properties", {})
+        required = schema.get("required", ())
+        share = self.optional if level < 2 else self.optional * 0.4 if level < MAX_LEVELS else 0.0
+        out: dict[str, Any] = {}
+        for name, part in properties.items():
+            if part is False:
+                continue
+            if name in required or share >= 1.0 or (share > 0.0 and self.rng.random() < share):
+                said = self.echo.get(_key(name)) if level <= 2 and self.echo else None
+                out[name] = said if said is not None and _fits(part, said) else self.value(part, name, level + 1)
+        extra = schema.get("additionalProperties")
+        for name in required:
+            if name not in out:
+                out[name] = self.value(extra, name, level + 1)
+        wanted = max(
+            schema.get("minProperties", 0), 1 if isinstance(extra, Mapping) and not properties and level < MAX_LEVELS else 0
+        )
+        while len(out) < wanted:
+            names = [name for name in properties if name not in out]
+            name = self.rng.choice(names) if names else self._map_key(schema, out)
+            out[name] = self.value(properties.get(name, extra), name, level + 1)
+        return out
+
+    def _map_key(self, schema: Mapping[str, Any], taken: Mapping[str, Any]) -> str:
+        names = schema.get("propertyNames")
+        key = self.value({"type": "string", **names}, "key") if isinstance(names, Mapping) else words.draw("word", self.rng)
+        return f"{key}" if key not in taken else f"{key}{len(taken)}"
+
+    def _array(self, schema: Mapping[str, Any], name: str, level: int) -> list[Any]:
+        first = schema.get("prefixItems", [])
+        items = schema.get("items", True)
+        low = schema.get("minItems", 0)
+        high = schema.get("maxItems", max(low, 3))
+        if items is False:
+            low = high = len(first)
+        believable = 0 if level >= MAX_LEVELS else self.rng.randint(1, 3 if level < 2 else 1)
+        count = min(max(low, believable, len(first) if low else 0), high)
+        single = name[:-1] if name.endswith("s") else name
+        out: list[Any] = []
+        for _ in range(count * 4):
+            if len(out) >= count:
+                break
+            part = self.value(first[len(out)] if len(out) < len(first) else items, single, level + 1)
+            if not schema.get("uniqueItems") or part not in out:
+                out.append(part)
+        if "contains" in schema and count:
+            out[-1] = self.value(schema["contains"], single, level + 1)
+        return out
+
+    def _number(self, schema: Mapping[str, Any], name: str, integer: bool) -> int | float:
+        low, high = _believable_range(name)
+        least = schema.get("minimum", schema.get("exclusiveMinimum"))
+        most = schema.get("maximum", schema.get("exclusiveMaximum"))
+        if least is not None and not low >= least:
+            low, high = least, least + max(high - low, 1)
+        if most is not None and not high <= most:
+            high = most
+            low = max(least, most - 100) if least is not None else min(low, most - 100)
+        if least is not None and most is not None:
+            low, high = least, most
+        step = schema.get("multipleOf")
+        for _ in range(8):
+            if step:
+                number = step * self.rng.randint(-(-low // step), max(high // step, -(-low // step))) if step > 0 else low
+            elif integer:
+                bottom = int(-(-low // 1))
+                number = self.rng.randint(bottom, max(int(high // 1), bottom))
+            else:
+                number = round(self.rng.uniform(low, high), 1 if high - low > 2 else 3)
+                number = min(max(number, low), high)
+            if number != schema.get("exclusiveMinimum") and number != schema.get("exclusiveMaximum"):
+                break
+        return int(number) if integer else number
+
+    def _string(self, schema: Mapping[str, Any], name: str) -> str:
+        low, high = schema.get("minLength", 0), schema.get("maxLength")
+        if "pattern" in schema:
+            text = patterns.generate(schema["pattern"], self.rng, low, high)
+            if text is not None:
+                return text
+        text = self._meaning(schema.get("format", ""), name)
+        while len(text) < low:
+            text += words.draw("word", self.rng)[: max(1, low - len(text))]
+        return text if high is None else text[:high]
+
+    def _meaning(self, form: str, name: str) -> str:
+        if form in words.POOLS:
+            return str(words.draw(form, self.rng, self.unseen, self.made_up))
+        if form in _FORMATS:
+            return self._formatted(form)
+        kind = _kind_of_name(name)
+        if kind in _FORMATS:
+            return self._formatted(kind)
+        return str(words.draw(kind, self.rng, self.unseen, self.made_up))
+
+    def _formatted(self, form: str) -> str:
+        rng = self.rng
+        date, clock = str(words.draw("date", rng, self.unseen)), str(words.draw("time", rng, self.unseen))
+        word = str(words.draw("word", rng, self.unseen))
+        if form == "email":
+            return f"{str(words.draw('person', rng, self.unseen, self.made_up)).lower()}@{word}.example"
+        if form == "uuid":
+            return f"{rng.getrandbits(32):08x}-{rng.getrandbits(16):04x}-4{rng.getrandbits(12):03x}-8{rng.getrandbits(12):03x}-{rng.getrandbits(48):012x}"
+        return {
+            "date": date, "clock": clock, "time": f"{clock}:00Z", "date-time": f"{date}T{clock}:00Z", "duration": f"PT{rng.randint(1, 90)}M",
+            "uri": f"https://{word}.example/{rng.randint(100, 999)}", "hostname": f"{word}.example", "ipv4": f"10.{rng.randint(0, 255)}.{rng.randint(0, 255)}.{rng.randint(1, 254)}",
+            "ipv6": f"fd00::{rng.getrandbits(16):x}", "byte": "c2xjYQ==", "identifier": f"{word[:3].upper()}{rng.randint(1000, 9999)}",
+            "phone": f"+1555{rng.randint(1000000, 9999999)}", "sentence": f"{word} {words.draw('errand', rng, self.unseen)} {words.draw('topic', rng, self.unseen)}",
+        }[form]  # fmt: skip
+
+
+_IMPLIED = (
+    ("properties", "object"), ("additionalProperties", "object"), ("required", "object"), ("items", "array"), ("prefixItems", "array"),
+    ("minItems", "array"), ("minimum", "number"), ("maximum", "number"), ("multipleOf", "number"),
+)  # fmt: skip
+_FORMATS = frozenset(
+    "date clock time date-time duration email uuid uri hostname ipv4 ipv6 byte identifier phone sentence".split()
+)
+# The last word of a field's name -> kind of value. The first that matches wins.
+_MEANINGS = (
+    ("city town location origin destination place capital", "city"), ("country nation", "country"), ("currency", "currency"),
+    ("language lang", "language"), ("email mail", "email"), ("phone mobile fax", "phone"), ("url uri link website endpoint href", "uri"),
+    ("date day birthday deadline", "date"), ("time at", "clock"), ("timestamp datetime created updated modified", "date-time"),
+    ("id arn key code token reference number identifier sku", "identifier"), ("uuid guid", "uuid"), ("ip", "ipv4"), ("host hostname domain", "hostname"),
+    ("song track album", "song"), ("dish meal food recipe", "dish"), ("product item goods", "product"), ("topic subject category genre tag", "topic"),
+    ("company ticker symbol", "company"), ("street address", "street"), ("text message body content description summary comment note notes title", "sentence"),
+    ("person user author owner customer guest passenger sender recipient contact employee doctor manager name firstname lastname username", "person"),
+)  # fmt: skip
+_KINDS = {word: kind for names, kind in _MEANINGS for word in names.split()}
+_RANGES = {
+    "price": (1, 900), "cost": (1, 900), "amount": (1, 900), "total": (1, 900), "balance": (1, 9000), "temperature": (-15, 38), "temp": (-15, 38),
+    "percent": (0, 100), "percentage": (0, 100), "rating": (1, 5), "score": (1, 100), "year": (1990, 2035), "month": (1, 12), "day": (1, 28),
+    "hour": (0, 23), "hours": (1, 24), "minute": (0, 59), "minutes": (1, 90), "latitude": (-60, 70), "longitude": (-180, 180), "age": (18, 90),
+    "page": (1, 9), "limit": (1, 50), "size": (1, 50),
+}  # fmt: skip
+
+
+@lru_cache(maxsize=8192)
+def _kind_of_name(name: str) -> str:
+    parts = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
+    for part in reversed(parts):
+        kind = _KINDS.get(part.lower()) or _KINDS.get(part.lower().removesuffix("s"))
+        if kind:
+            return kind
+    return "word"
+
+
+@lru_cache(maxsize=8192)
+def _believable_range(name: str) -> tuple[int, int]:
+    for part in reversed(re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)):
+        if part.lower() in _RANGES:
+            return _RANGES[part.lower()]
+    return (1, 100)
+
+
+def _fits(schema: Any, value: Any) -> bool:
+    """A quick look at whether an echoed value suits a field; the final validation has the last word."""
+    if not isinstance(schema, Mapping):
+        return True
+    if isinstance(schema.get("enum"), list) and value not in schema["enum"]:
+        return False
+    kinds = schema.get("type")
+    if kinds is None:
+        return True
+    name = _JSON_TYPES.get(type(value), "")
+    return any(
+        name == kind or (kind == "number" and name == "integer") for kind in (kinds if isinstance(kinds, list) else [kinds])
+    )
+
+
+_JSON_TYPES: dict[type, str] = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+
+
+def _merge(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Both schemas at once, as far as it matters for drawing a value."""
+    merged = {**base, **other}
+    for key in ("properties", "$defs"):
+        if key in base and key in other:
+            merged[key] = {**base[key], **other[key]}
+    if "required" in base and "required" in other:
+        merged["required"] = [*base["required"], *(name for name in other["required"] if name not in base["required"])]
+    for key, tighter in (
+        ("minimum", max),
+        ("maximum", min),
+        ("minLength", max),
+        ("maxLength", min),
+        ("minItems", max),
+        ("maxItems", min),
+    ):
+        if key in base and key in other:
+            merged[key] = tighter(base[key], other[key])
+    return merged

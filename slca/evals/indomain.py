@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from slca.rewards.annotate import scores
+from slca.rewards.scores import scores
 from slca.rollout.engine import rollout
 from slca.types import END_REASONS, Episode, Task
 
@@ -40,22 +40,11 @@ def evaluate(
 
 def summarize(episodes: Sequence[Episode], config: Any) -> dict[str, tuple[float, int]]:
     """Metrics of finished episodes, name -> (mean, n). A NaN score (no verdict) lowers n, not the mean (contract 7)."""
-    rows = [{**scores(episode, config), **_shape(episode)} for episode in episodes if episode.scored]
-    names = dict.fromkeys(name for row in rows for name in row)
-    table = {name: _mean([row[name] for row in rows if name in row]) for name in names}
+    rows = [scores(episode, config) for episode in episodes if episode.scored]
+    table = {name: _mean([row[name] for row in rows]) for name in (rows[0] if rows else ())}
     table["unscored"] = _mean([float(not episode.scored) for episode in episodes])
     table |= {f"end/{reason}": _mean([float(episode.end == reason) for episode in episodes]) for reason in END_REASONS}
     return table
-
-
-def _shape(episode: Episode) -> dict[str, float]:
-    """How the episode went, whatever it was worth."""
-    return {
-        "tool_turns": float(sum(bool(parsed.calls) for parsed in episode.turns)),
-        "calls": float(sum(len(parsed.calls) for parsed in episode.turns)),
-        "call_errors": float(sum(len(parsed.errors) for parsed in episode.turns)),
-        "tokens": float(episode.info["policy_tokens"]),
-    }
 
 
 def _mean(values: Sequence[float]) -> tuple[float, int]:

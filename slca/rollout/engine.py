@@ -77,7 +77,7 @@ class _Engine:
     ) -> None:  # fmt: skip
         self.simulator, self.template, self.seed = simulator, template, seed
         self.temperature = float(config.rollout.temperature if temperature is None else temperature)
-        self.rules = machine.rules(config, template, sampler.cache_length, sampler.prompt_buckets[-1])
+        self.rules = machine.rules(config, template, sampler.capacity, sampler.prompt_buckets[-1])
         stops = self.rules.sampling_stops
         self.scheduler = Scheduler(sampler, params, seed=seed, step=step, temperature=self.temperature, stop_ids=stops)
         self.pool = Pool(config.rollout.tool_threads, config.rollout.tool_timeout)

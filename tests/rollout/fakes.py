@@ -70,7 +70,7 @@ class ScriptedSampler:
     """
 
     def __init__(self, script: Callable[[list[int], int], list[int]], *, slots=4, decode_steps=5, cache_length=2000):
-        self.script, self.slots, self.decode_steps, self.cache_length = script, slots, decode_steps, cache_length
+        self.script, self.slots, self.decode_steps, self.capacity = script, slots, decode_steps, cache_length
         self.prompt_buckets = (cache_length,)
         self.prefilled: list[list[int]] = []
 
@@ -94,7 +94,7 @@ class ScriptedSampler:
         for slot, ids in suffixes.items():
             state.cache[slot] += [state.last[slot], *ids[:-1]]
             state.last[slot] = ids[-1]
-            assert len(state.cache[slot]) < self.cache_length
+            assert len(state.cache[slot]) < self.capacity
         return state
 
     def decode(self, params, state, *, keys, temperature, stop_ids, budgets, active=None, wanted=0):

@@ -310,3 +310,63 @@ def test_context_names_the_group_and_holds_the_transcript(config):
 def test_no_tasks_no_rows(config):
     assert play(limits(config), []) == []
     assert PROMPT == 0
+
+
+@pytest.fixture(scope="module")
+def real():
+    """A random two-layer model over the tiny tokenizer; 16 stop ids, so that its noise makes turns."""
+    import jax
+
+    from configs.default import get_config
+    from slca.chat import template, tokenizer
+    from slca.policy import transformer
+    from slca.policy.config import ModelConfig
+    from slca.tasks.synthesize import tasks
+
+    config = get_config()
+    config.model.update({"width": 32, "layers": 2, "heads": 2, "kv_heads": 1, "head_dim": 16, "ff": 64})
+    chat = template.Template(tokenizer.load("tiny"))
+    chat.stop_ids = (*chat.stop_ids, *range(300, 309))
+    model = ModelConfig.random(config.model, chat.tokenizer.size)
+    some = [t for t in tasks(0, "train", 40, kinds=("two_turn", "ask"), max_tools=2) if t.followups][:3]
+    return limits(config, group=3, max_prompt_tokens=500), model, transformer.init(model, jax.random.key(0)), chat, some
+
+
+def sampled(real, *, slots, decode_steps, temperature):
+    from slca.rollout.sampler import Sampler
+    from slca.sgls.simulator import Simulator
+
+    config, model, params, chat, some = real
+    sampler = Sampler(
+        model, slots=slots, cache_length=1024, prompt_buckets=(512,), suffix_buckets=(64,), decode_steps=decode_steps
+    )
+    simulator = Simulator.from_config(config.sgls)
+    episodes = rollout(params, some, sampler, chat, simulator, config, seed=0, step=0, temperature=temperature)
+    assert sampler.compiles() <= len(sampler.programs)
+    return episodes
+
+
+def test_contract_10_logprobs_are_those_of_one_plain_forward(real):
+    import jax
+    import jax.numpy as jnp
+
+    from slca.policy.transformer import Transformer, unembed
+
+    _, model, params, _, _ = real
+    episodes = sampled(real, slots=4, decode_steps=8, temperature=0.8)
+    assert max(len(e.turns) for e in episodes) > 1 and {len(e.tokens) for e in episodes} != {0}
+    forward = jax.jit(
+        lambda t: Transformer(model).apply({"params": params}, t, jnp.arange(t.size)[None]) @ unembed(params, model)
+    )
+    for e in episodes:
+        padded = np.pad(e.tokens, (0, 1024 - len(e.tokens)))[None]
+        table = jax.nn.log_softmax(forward(padded)[0] / 0.8)
+        policy = np.flatnonzero(e.writer == POLICY)
+        assert np.abs(e.logprob[policy] - table[policy - 1, e.tokens[policy]]).max() < 1e-4
+        assert not e.logprob[e.writer != POLICY].any() and e.writer[-1] == POLICY
+
+
+def test_contract_11_with_a_model_slots_and_steps_change_no_row(real):
+    one, other = (sampled(real, slots=s, decode_steps=n, temperature=1.0) for s, n in ((4, 8), (9, 5)))
+    for a, b in zip(one, other):
+        assert a.end == b.end and np.array_equal(a.tokens, b.tokens) and np.allclose(a.logprob, b.logprob, atol=1e-4)

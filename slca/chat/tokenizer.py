@@ -1,0 +1,218 @@
+"""Tokenizers behind one small protocol: the checked-in sentencepiece model, a Hugging Face folder, a GGUF file.
+
+The one unusual rule: `encode` has no control tokens. Text, whoever wrote it, never becomes a control id (contract 2);
+only `slca.chat.template` places control ids, where the chat template itself wrote them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import tokenizers
+
+TINY_MODEL = Path(__file__).with_name("tiny.model")
+TINY_TEMPLATE = Path(__file__).with_name("tiny.jinja")
+
+# Turn ends of the supported families: each of these stops sampling where the vocabulary has it.
+TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>")
+
+# Gemma files these under added tokens, yet they are ordinary text that its plain encoder cannot build by merges.
+_HTML = (
+    "table caption thead tbody tfoot tr th td h1 h2 h3 h4 h5 h6 blockquote strong em b i u s sub sup code a html body img "
+    "span bbox ul li div iframe footer"
+)
+TEXT_TOKENS = frozenset(f"<{slash}{name}>" for name in _HTML.split() for slash in ("", "/"))
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """What the rest of the program knows of a tokenizer.
+
+    name: for messages. control: control string -> id (special or merely *added*: `<|im_end|>`, `<tool_call>`, `</think>`...).
+    stop_ids: ids that end a turn. pad_id: fills arrays; may equal a stop id. size: largest id + 1.
+    variables: template variables such as `bos_token`. chat_template: jinja source.
+    """
+
+    name: str
+    control: dict[str, int]
+    stop_ids: tuple[int, ...]
+    pad_id: int
+    size: int
+    variables: dict[str, str]
+    chat_template: str
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of plain text. Never a control id, whatever the text says; nothing is added in front or behind."""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of ids, control strings included. Bytes that are not UTF-8 become U+FFFD."""
+
+
+def load(name: str = "tiny") -> Tokenizer:
+    """`tiny`, a Hugging Face folder, or `gguf:FILE`.
+
+    Raises FileNotFoundError when the folder or file is missing, ValueError when it holds no usable tokenizer or chat template.
+    """
+    if name == "tiny":
+        return SentencePieceTokenizer(TINY_MODEL.read_bytes(), TINY_TEMPLATE.read_text(encoding="utf-8"))
+    path = Path(name.removeprefix("gguf:")).expanduser()
+    if not path.exists():
+        raise FileNotFoundError(
+            f"chat.tokenizer={name!r}: {path} does not exist; give `tiny`, a Hugging Face folder or gguf:FILE"
+        )
+    if name.startswith("gguf:"):
+        from slca.chat.gguf_tokenizer import from_gguf
+
+        return from_gguf(path)
+    return from_folder(path)
+
+
+def from_folder(path: Path) -> FastTokenizer:
+    """A Hugging Face folder (tokenizer.json and its config). Only files of the folder are read; no code in it is run."""
+    from transformers import AutoTokenizer
+
+    loaded = AutoTokenizer.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
+    if not getattr(loaded, "is_fast", False):
+        raise ValueError(f"chat.tokenizer={str(path)!r}: needs a fast tokenizer (tokenizer.json)")
+    return from_transformers(loaded, name=str(path), stop_ids=_generation_stops(path))
+
+
+def from_transformers(loaded: Any, *, name: str = "", stop_ids: Iterable[int] = ()) -> FastTokenizer:
+    """A loaded `transformers` fast tokenizer. stop_ids: further ids that end a turn."""
+    template = loaded.chat_template
+    if isinstance(template, dict):
+        template = template.get("tool_use") or template.get("default")
+    if not template:
+        raise ValueError(
+            f"the tokenizer {name or loaded.name_or_path!r} has no chat template; add chat_template.jinja to its folder"
+        )
+    variables = {key: str(value) for key, value in loaded.special_tokens_map.items() if isinstance(value, str)}
+    stops = {*stop_ids, *([loaded.eos_token_id] if loaded.eos_token_id is not None else [])}
+    name = name or loaded.name_or_path
+    return FastTokenizer(loaded.backend_tokenizer, template, variables, name=name, stop_ids=stops, pad_id=loaded.pad_token_id)
+
+
+def _generation_stops(path: Path) -> list[int]:
+    file = path / "generation_config.json"
+    eos = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id", []) if file.is_file() else []
+    return eos if isinstance(eos, list) else [eos]
+
+
+def _sound(text: str) -> str:
+    """Half surrogates, which no tokenizer can encode, become U+FFFD."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+class FastTokenizer:
+    """A `tokenizers` pipeline (byte-level or byte-fallback BPE) and a copy of it without control tokens."""
+
+    def __init__(
+        self,
+        full: tokenizers.Tokenizer,
+        chat_template: str,
+        variables: dict[str, str],
+        *,
+        name: str = "",
+        stop_ids: Iterable[int] = (),
+        pad_id: int | None = None,
+    ):
+        """full: the pipeline with its added tokens. stop_ids: besides the turn ends of `TURN_ENDS` that the vocabulary has.
+
+        Raises ValueError when text alone can produce a control token (then contract 2 cannot hold) or no token ends a turn.
+        """
+        self.full, self.chat_template, self.variables, self.name = full, chat_template, variables, name
+        added = {token.content: index for index, token in full.get_added_tokens_decoder().items()}
+        special = {token.content for token in full.get_added_tokens_decoder().values() if token.special}
+        self.control = {text: index for text, index in added.items() if text in special or not _is_text(text)}
+        self.plain = _without(full, self.control)
+        self._check_plain()
+        self.size = 1 + max(full.get_vocab(with_added_tokens=True).values())
+        self.stop_ids = tuple(sorted({*stop_ids, *(self.control[end] for end in TURN_ENDS if end in self.control)}))
+        if not self.stop_ids:
+            raise ValueError("no token ends a turn: the tokenizer has neither an eos token nor one of " + ", ".join(TURN_ENDS))
+        self.pad_id = self.stop_ids[0] if pad_id is None else pad_id
+
+    def _check_plain(self) -> None:
+        ids = set(self.control.values())
+        texts = list(self.control)
+        for text, encoding in zip(texts, self.plain.encode_batch(texts, add_special_tokens=False)):
+            if not ids.isdisjoint(encoding.ids):
+                raise ValueError(
+                    f"the tokenizer makes a control token from the plain text {text!r}: content could forge a turn"
+                )
+
+    def encode(self, text: str) -> list[int]:
+        return self.plain.encode(_sound(text), add_special_tokens=False).ids
+
+    def encode_trusted(self, text: str) -> list[int]:
+        """Ids as `transformers` gives them, control tokens recognised anywhere in the text: for checks, never for content."""
+        return self.full.encode(text, add_special_tokens=False).ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self.full.decode(list(ids), skip_special_tokens=False)
+
+
+def _is_text(added: str) -> bool:
+    return added in TEXT_TOKENS or not added.strip(" \t\n\r▁")
+
+
+def _without(full: tokenizers.Tokenizer, control: dict[str, int]) -> tokenizers.Tokenizer:
+    from tokenizers import Tokenizer as Pipeline
+
+    spec = json.loads(full.to_str())
+    spec["added_tokens"] = [token for token in spec["added_tokens"] if token["content"] not in control]
+    spec["post_processor"] = spec["truncation"] = spec["padding"] = None
+    return Pipeline.from_str(json.dumps(spec))
+
+
+class SentencePieceTokenizer:
+    """The tiny tokenizer: white space and digits stand alone, so a word has the same ids in a question and in JSON.
+
+    Its control symbols are sentencepiece `control` pieces, which encoding never yields. Any text comes back byte for byte.
+    """
+
+    def __init__(self, model: bytes, chat_template: str):
+        """model: a serialised sentencepiece model made by `slca.chat.train_tokenizer`."""
+        from sentencepiece import SentencePieceProcessor
+
+        self._pieces = SentencePieceProcessor(model_proto=model)
+        self.chat_template, self.name = chat_template, "tiny"
+        self.variables: dict[str, str] = {}
+        self.size = self._pieces.vocab_size()
+        self.control = {self._pieces.id_to_piece(i): i for i in range(self.size) if self._pieces.is_control(i)}
+        self.pad_id = self._pieces.pad_id()
+        self.stop_ids: tuple[int, ...] = (self.control["<|im_end|>"],)
+        # Sentencepiece writes a space as U+2581; the character itself must survive, so it is spelled in bytes.
+        self._lower_block = [self._pieces.piece_to_id(f"<0x{byte:02X}>") for byte in "▁".encode()]
+
+    @cached_property
+    def _bytes(self) -> list[bytes]:
+        def of(i: int) -> bytes:
+            piece = self._pieces.id_to_piece(i)
+            if self._pieces.is_byte(i):
+                return bytes([int(piece[3:5], 16)])
+            return piece.encode() if self._pieces.is_control(i) else piece.replace("▁", " ").encode()
+
+        return [of(i) for i in range(self.size)]
+
+    def encode(self, text: str) -> list[int]:
+        first, *others = (self._pieces.encode(part) for part in _sound(text).split("▁"))
+        for part in others:
+            first += self._lower_block + part
+        return first
+
+    def encode_trusted(self, text: str) -> list[int]:
+        """See `FastTokenizer.encode_trusted`."""
+        import re
+
+        pattern = "|".join(re.escape(word) for word in sorted(self.control, key=len, reverse=True))
+        pieces: Sequence[str] = re.split(f"({pattern})", text)
+        return [i for piece in pieces for i in ([self.control[piece]] if piece in self.control else self.encode(piece))]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return b"".join(self._bytes[int(i)] for i in ids).decode("utf-8", "replace")

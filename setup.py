@@ -40,11 +40,12 @@ setup(
         "ml-collections>=1.1",
         "tensorflow-datasets>=4.9.9",
         "array_record>=0.8",
+        "importlib_resources>=6",  # tensorflow-datasets needs it and does not say so
         "grain>=0.2.15",
         "chex>=0.1.91",
         "jaxtyping>=0.3",
         "jinja2>=3.1",
-        "jsonschema-rs>=0.29",
+        "jsonschema-rs>=0.61",
         "httpx>=0.28",
         "rich>=13",
         "scipy>=1.15",

@@ -23,6 +23,9 @@ MAX_FIELDS = 5  # fields kept of a result object
 MAX_LEVELS = 3  # nesting kept
 MAX_DESCRIPTION = 80  # characters
 
+_PLUMBING = frozenset(
+    "dryrun nexttoken marker nextmarker continuationtoken clienttoken clientrequesttoken idempotencytoken requestpayer expectedbucketowner".split()
+)  # optional arguments about the transport, not the matter
 _SCALARS = {
     "string": "string", "character": "string", "blob": "string", "timestamp": "string", "boolean": "boolean",
     "integer": "integer", "long": "integer", "bigInteger": "integer", "float": "number", "double": "number", "bigDecimal": "number",
@@ -157,5 +160,8 @@ def _bounds(shape: Mapping[str, Any], low: str, high: str) -> dict[str, Any]:
 
 def _sentence(documentation: str) -> str:
     text = re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", documentation))).strip()
-    first = re.split(r"(?<=[a-z)])\. ", text, maxsplit=1)[0].rstrip(".").replace(" .", ".")
+    sentences = [part.rstrip(".") for part in re.split(r"(?<=[a-z)])\. ", text.replace(" .", "."))]
+    first = next(
+        (part for part in sentences if not re.search("not supported|[Ee]nd of support|deprecated", part)), sentences[0]
+    )
     return first if len(first) <= MAX_DESCRIPTION else first[: MAX_DESCRIPTION - 1].rsplit(" ", 1)[0]

@@ -19,6 +19,10 @@ from slca.tasks.entry import Entry
 from slca.tasks.schema import Tool, load_tool
 
 MAX_FACTS = 2  # values of a result that a plain answer states
+_VERBS = frozenset(
+    "get set list find search create make add put update change delete remove send read write book order check count convert calculate "
+    "compute describe show play open close start stop cancel run fetch query lookup is has".split()
+)
 MAX_SAID = 40  # characters of a value worth stating or asking with
 _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 _BRACKETS = re.compile(r"\[([^\[\]]*\{[^\[\]]*)\]")
@@ -50,10 +54,11 @@ class Skill:
             fields = {**arguments, **result}
             facts = [said(result[name]) for name in _PLACEHOLDER.findall(self.says) if name in result]
             return fill(self.says, fields), facts
+        known = {said(value) for value in arguments.values()}
         found = [(path, said(value)) for path, value in _scalars(result) if value not in ("", None)]
-        found = [(path, text) for path, text in found if len(text) <= MAX_SAID][:MAX_FACTS]
+        found = [(path, text) for path, text in found if len(text) <= MAX_SAID and text not in known][:MAX_FACTS]
         if not found:
-            return f"Done: {spoken(self.name)}.", []
+            return f"Done: {phrase(self.name)}.", []
         parts = " and ".join(f"{spoken(path)} {text}" for path, text in found)
         return f"The result has {parts}.", [text for _, text in found]
 
@@ -83,7 +88,7 @@ def from_tool(tool: Tool) -> Skill:
     with_all = "".join((" and " if i else " with ") + f"{spoken(name)} {{{name}}}" for i, name in enumerate(required))
     extras = "".join(f"[, {spoken(name)} {{{name}}}]" for name in optional)
     listed = ", ".join(f"{spoken(name)} {{{name}}}" for name in required)
-    verb = spoken(tool.name)
+    verb = phrase(tool.name)
     asks = (
         f"{verb}{with_all}{extras}",
         f"please {verb}{with_all}{extras}",
@@ -110,8 +115,15 @@ def from_tool(tool: Tool) -> Skill:
 
 
 def domain_of(name: str) -> str:
-    """What a tool's name starts with: `s3_get_object` and `s3.copy` share the domain `s3`."""
-    return re.split(r"[_.:/\-]", name, maxsplit=1)[0]
+    """The family of a tool: what its name starts with, unless that is a verb. `s3_get_object` -> "s3", `get_user` -> ""."""
+    first, separator, _ = re.match(r"([^_.:/\-]*)([_.:/\-]?)(.*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
+    return first if separator and first.lower() not in _VERBS else ""
+
+
+def phrase(name: str) -> str:
+    """A tool's name as something to ask for: `s3_get_object` -> "get object in s3"."""
+    domain = domain_of(name)
+    return f"{spoken(name[len(domain) + 1 :])} in {domain}" if domain else spoken(name)
 
 
 def spoken(name: str) -> str:

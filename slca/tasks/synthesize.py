@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -142,6 +143,9 @@ class TaskSource:
         self.gold = [skill for skill in chosen if skill.held_out == held_out]
         self.beside = [skill for skill in chosen if held_out or not skill.held_out]
         self.elsewhere = [skill for skill in elsewhere if held_out or not skill.held_out]
+        crowds = Counter(skill.domain for skill in self.beside)
+        self.crowded = [skill for skill in self.gold if crowds[skill.domain] > 1] or self.gold
+        self.asking = [skill for skill in self.gold if skill.gap]
         by_name = {skill.name: skill for skill in self.gold}
         self.links = [(by_name[x.first], by_name[x.second], x) for x in links if x.first in by_name and x.second in by_name]
         if not self.gold:
@@ -153,7 +157,7 @@ class TaskSource:
     def _possible(self, kind: str) -> bool:
         if kind == "sequential" and not self.links:
             return False
-        if kind == "ask" and not any(skill.gap for skill in self.gold):
+        if kind == "ask" and not self.asking:
             return False
         return TOOLS_NEEDED.get(kind, 1) <= self.max_tools and (kind != "distractor" or len(self.beside) > 1)
 
@@ -198,7 +202,7 @@ class _Scene:
     # The kinds. Each returns the turns, the skills that must be among the tools, and notes.
 
     def _single(self) -> tuple[list[_Turn], list[Skill], dict[str, Any]]:
-        skill = self._pick(with_sibling=self.kind == "distractor")
+        skill = self._pick()
         return [self._turn(skill)], [skill], {}
 
     def _parallel(self) -> tuple[list[_Turn], list[Skill], dict[str, Any]]:
@@ -243,7 +247,7 @@ class _Scene:
         return [_Turn(query, self.rng.choice(_SORRY))], [present], {"domain": present.domain}
 
     def _ask(self) -> tuple[list[_Turn], list[Skill], dict[str, Any]]:
-        skill = self._pick(with_gap=True)
+        skill = self._pick()
         argument, train, unseen = skill.gap or ("", "", "")
         template = unseen if self.unseen else train
         given = self._draw(skill, skills.mentioned(template))
@@ -269,12 +273,8 @@ class _Scene:
 
     # Pieces.
 
-    def _pick(self, with_sibling: bool = False, with_gap: bool = False) -> Skill:
-        pool = self.source.gold
-        if with_sibling:
-            crowded = [s for s in pool if sum(other.domain == s.domain for other in self.source.beside) > 1]
-            pool = crowded or pool
-        return self.rng.choice([s for s in pool if s.gap] if with_gap else pool)
+    def _pick(self) -> Skill:
+        return self.rng.choice({"ask": self.source.asking, "distractor": self.source.crowded}.get(self.kind, self.source.gold))
 
     def _draw(self, skill: Skill, told: frozenset[str]) -> dict[str, Any]:
         return skill.draw(self.rng, self.unseen, self.source.made_up, told)

@@ -175,6 +175,10 @@ class Sampler:
                 said = self.echo.get(_key(name)) if level <= 2 and self.echo else None
                 out[name] = said if said is not None and _fits(part, said) else self.value(part, name, level + 1)
         extra = schema.get("additionalProperties")
+        if not out and properties and self.optional and level < MAX_LEVELS:  # an empty object tells nothing
+            name, part = next(iter(properties.items()))
+            if part is not False:
+                out[name] = self.value(part, name, level + 1)
         for name in required:
             if name not in out:
                 out[name] = self.value(extra, name, level + 1)
@@ -189,7 +193,7 @@ class Sampler:
 
     def _map_key(self, schema: Mapping[str, Any], taken: Mapping[str, Any]) -> str:
         names = schema.get("propertyNames")
-        key = self.value({"type": "string", **names}, "key") if isinstance(names, Mapping) else words.draw("word", self.rng)
+        key = self.value({"type": "string", **names}, "key") if isinstance(names, Mapping) else words.word("word", self.rng)
         return f"{key}" if key not in taken else f"{key}{len(taken)}"
 
     def _array(self, schema: Mapping[str, Any], name: str, level: int) -> list[Any]:
@@ -246,32 +250,32 @@ class Sampler:
                 return text
         text = self._meaning(schema.get("format", ""), name)
         while len(text) < low:
-            text += words.draw("word", self.rng)[: max(1, low - len(text))]
+            text += words.word("word", self.rng)[: max(1, low - len(text))]
         return text if high is None else text[:high]
 
     def _meaning(self, form: str, name: str) -> str:
         if form in words.POOLS:
-            return str(words.draw(form, self.rng, self.unseen, self.made_up))
+            return words.word(form, self.rng, self.unseen, self.made_up)
         if form in _FORMATS:
             return self._formatted(form)
         kind = _kind_of_name(name)
         if kind in _FORMATS:
             return self._formatted(kind)
-        return str(words.draw(kind, self.rng, self.unseen, self.made_up))
+        return words.word(kind, self.rng, self.unseen, self.made_up)
 
     def _formatted(self, form: str) -> str:
         rng = self.rng
-        date, clock = str(words.draw("date", rng, self.unseen)), str(words.draw("time", rng, self.unseen))
-        word = str(words.draw("word", rng, self.unseen))
+        date, clock = words.date(rng, self.unseen), words.clock(rng, self.unseen)
+        word = words.word("word", rng, self.unseen)
         if form == "email":
-            return f"{str(words.draw('person', rng, self.unseen, self.made_up)).lower()}@{word}.example"
+            return f"{words.word('person', rng, self.unseen, self.made_up).lower()}@{word}.example"
         if form == "uuid":
             return f"{rng.getrandbits(32):08x}-{rng.getrandbits(16):04x}-4{rng.getrandbits(12):03x}-8{rng.getrandbits(12):03x}-{rng.getrandbits(48):012x}"
         return {
             "date": date, "clock": clock, "time": f"{clock}:00Z", "date-time": f"{date}T{clock}:00Z", "duration": f"PT{rng.randint(1, 90)}M",
             "uri": f"https://{word}.example/{rng.randint(100, 999)}", "hostname": f"{word}.example", "ipv4": f"10.{rng.randint(0, 255)}.{rng.randint(0, 255)}.{rng.randint(1, 254)}",
             "ipv6": f"fd00::{rng.getrandbits(16):x}", "byte": "c2xjYQ==", "identifier": f"{word[:3].upper()}{rng.randint(1000, 9999)}",
-            "phone": f"+1555{rng.randint(1000000, 9999999)}", "sentence": f"{word} {words.draw('errand', rng, self.unseen)} {words.draw('topic', rng, self.unseen)}",
+            "phone": f"+1555{rng.randint(1000000, 9999999)}", "sentence": f"{word} {words.word('errand', rng, self.unseen)} {words.word('topic', rng, self.unseen)}",
         }[form]  # fmt: skip
 
 

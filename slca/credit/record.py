@@ -1,0 +1,96 @@
+"""What an algorithm is: a frozen record of credit, focus and loss, and how records are joined and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from slca.credit.credit import DEFAULTS, Credit, Options, outcome
+from slca.credit.focus import Focus
+from slca.types import Rollouts
+
+GRPO = outcome("total")
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One entry of the table. `record.credit(rollouts)` -> float64 [N, S]; everything else is data for the learner.
+
+    doc: paper, equation, what is published and what is inferred. focus: None = every token of a segment alike.
+    loss: fields of `config.loss` the record sets. terms: extra loss terms by name with their constants
+    (llds {weight}, search_sapo {weight, threshold}, rebel {eta}). locked: a kind's tokens must never feel the other kind's
+    rewards, which a sequence-level ratio would break. whole_groups: a micro-batch must hold complete groups.
+    at: the record with its one parameter set (`name@x`). options: the part of `config.credit` the arithmetic reads.
+    """
+
+    name: str
+    doc: str
+    rule: Credit = GRPO
+    focus: Focus | None = None
+    loss: Mapping[str, Any] = field(default_factory=dict)
+    terms: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    locked: bool = False
+    whole_groups: bool = False
+    at: Callable[[float], Algorithm] | None = None
+    options: Options = DEFAULTS
+
+    def credit(self, rollouts: Rollouts) -> Float[np.ndarray, "N S"]:
+        """Credit of each segment; 0 for absent segments and unscored rollouts. Raises KeyError for a missing channel."""
+        return self.rule(rollouts, self.options)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Channels, labels and aux arrays this record reads."""
+        return (*self.rule.channels, *self.rule.labels, *(self.focus.aux if self.focus else ()))
+
+
+def join(base: Algorithm, other: Algorithm) -> Algorithm:
+    """`base+other`: the credit of `base` with the focus, loss fields and loss terms of `other`.
+
+    Raises ValueError when `other` adds nothing, both set the same thing, or the ratio would break `base`'s lock.
+    """
+    name = f"{base.name}+{other.name}"
+    if other.focus is None and not other.loss and not other.terms:
+        raise ValueError(f"{name}: {other.name} only changes the credit, which {base.name} already decides")
+    if base.focus is not None and other.focus is not None:
+        raise ValueError(f"{name}: both bring a focus")
+    clash = sorted(set(base.loss) & set(other.loss) | set(base.terms) & set(other.terms))
+    if clash:
+        raise ValueError(f"{name}: both set {', '.join(clash)}")
+    joined = replace(
+        base, name=name, doc=f"{base.doc} With the focus and loss of {other.name}: {other.doc}", focus=base.focus or other.focus,
+        loss={**base.loss, **other.loss}, terms={**base.terms, **other.terms}, at=None,
+        whole_groups=base.whole_groups or other.whole_groups,
+    )  # fmt: skip
+    check_ratio(joined, str(joined.loss.get("ratio", "token")))
+    return joined
+
+
+def check_ratio(record: Algorithm, ratio: str) -> None:
+    """Raises ValueError for a sequence-level ratio under segment-locked credit.
+
+    The gradient of a sequence ratio spreads every token's advantage over the whole rollout, so summary rewards would reach
+    tool tokens again (0.04 on a 4 x 8 example).
+    """
+    if record.locked and ratio == "sequence":
+        raise ValueError(
+            f"{record.name}: loss.ratio=sequence breaks the segment lock (its gradient spreads each advantage over the whole "
+            "rollout); use token or segment"
+        )
+
+
+def check(
+    record: Algorithm, channels: Collection[str], labels: Collection[str] = (), aux: Collection[str] = (), ratio: str = "token"
+) -> None:
+    """Raises ValueError before sampling starts when the run does not provide what `record` reads, naming what is missing.
+
+    ratio: the run's `loss.ratio`; a record's own `loss["ratio"]` wins over it.
+    """
+    missing = sorted(set(record.needs) - {*channels, *labels, *aux})
+    if missing:
+        raise ValueError(f"credit.algorithm={record.name!r} needs {', '.join(missing)}, which nothing in this run provides")
+    check_ratio(record, str(record.loss.get("ratio", ratio)))

@@ -1,0 +1,142 @@
+"""Rewards of what an episode achieved, by rule: solved, right calls (ToolPO), completeness (RLTR), and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from slca.rewards.hierr import match
+from slca.rewards.values import ValueEq, identity, loose, same_call
+from slca.types import Episode, Observation, Parsed, ToolCall
+
+REFUSED = frozenset({"unknown_tool", "invalid_arguments"})
+
+# Roles of segments (TRIAGE), by rule
+PROGRESS, EXPLORATION, INFRASTRUCTURE, REGRESSION = 0, 1, 2, 3
+
+# Score of a step by role, before it is scaled to a token-weighted mean of 1 (Signal Reshaping; the scale is inferred)
+STEP_SCORE = (1.0, 0.5, 0.5, 0.25)
+
+
+def solved(turns: Sequence[Parsed], gold_steps: Sequence[Sequence[ToolCall]]) -> bool:
+    """The calls made are exactly the gold calls as a multiset, names and values strictly equal, and nothing unusable beside.
+
+    Order is free: where it matters, a later call needs a value of an earlier result.
+    """
+    rest = [call for step in gold_steps for call in step]
+    for turn in turns:
+        if turn.errors:
+            return False
+        for call in turn.calls:
+            at = next((i for i, gold in enumerate(rest) if same_call(call, gold)), None)
+            if at is None:
+                return False
+            del rest[at]
+    return not rest
+
+
+def right_calls(turns: Sequence[Parsed], gold_steps: Sequence[Sequence[ToolCall]], equal: ValueEq = loose) -> int:
+    """Sum of C(call) of ToolPO: gold calls met one-to-one by a call of equal name with every gold key equal.
+
+    Bounded by the gold calls, so repeating a right call pays nothing (DeepEyes#83).
+    """
+    calls = [call for turn in turns for call in turn.calls]
+    gold = [call for step in gold_steps for call in step]
+    pairs = match(calls, gold, equal)
+    return sum(value >= 1.0 for _, _, value in pairs.values())
+
+
+def completeness(turns: Sequence[Parsed], gold_steps: Sequence[Sequence[ToolCall]]) -> float:
+    """RLTR's R_comp by rule, in [0, 1]: mean over the gold calls of the verdict "this call was made".
+
+    No call is right: 1 when none was tried. The LLM checker (N verdicts of the whole episode) is slca.rewards.judge.
+    """
+    gold = sum(len(step) for step in gold_steps)
+    if not gold:
+        return float(not any(turn.attempted for turn in turns))
+    return right_calls(turns, gold_steps) / gold
+
+
+def rltr(
+    complete: float, repeats: int, errors: int, valid: bool, repeat_penalty: float = 0.1, error_penalty: float = 0.2
+) -> float:
+    """RLTR's planner reward (2508.19598): completeness minus penalties per event; -1 when the format is invalid."""
+    return complete - repeat_penalty * repeats - error_penalty * errors if valid else -1.0
+
+
+def format_valid(turns: Sequence[Parsed]) -> bool:
+    """No forged environment turn, and at least one usable call if any was tried."""
+    if any(turn.forged for turn in turns):
+        return False
+    return any(turn.calls for turn in turns) or not any(turn.attempted for turn in turns)
+
+
+def duplicates(turns: Sequence[Parsed]) -> int:
+    """Calls that repeat an earlier call of the episode, name and arguments."""
+    calls = [identity(call) for turn in turns for call in turn.calls]
+    return len(calls) - len(set(calls))
+
+
+def unusable(turns: Sequence[Parsed], observations: Sequence[Sequence[Observation]]) -> int:
+    """Calls that could not run: unreadable ones and those refused for their tool name or arguments."""
+    refused = sum(observation.status in REFUSED for results in observations for observation in results)
+    return sum(len(turn.errors) for turn in turns) + refused
+
+
+def layered(is_solved: bool, unusable_calls: int, attempted: bool, due: bool) -> float:
+    """Tiers of Signal Reshaping (2605.07276; values inferred): 0 nothing usable, 0.5 every call ran, 1 solved."""
+    if is_solved:
+        return 1.0
+    return 0.5 if unusable_calls == 0 and attempted == due else 0.0
+
+
+def overlong(tokens: int, limit: int, share: float = 0.2, factor: float = 1.0) -> float:
+    """DAPO's soft over-long penalty in [-factor, 0]: falls linearly over the last `share` of `limit` response tokens."""
+    margin = share * limit
+    return -factor * min(max((tokens - (limit - margin)) / margin, 0.0), 1.0) if margin > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the rules say of one assistant turn."""
+
+    role: int
+    state: tuple[str, ...]  # identities of the calls that had run before it, sorted
+    similarity: float  # MatchTIR's turn reward: mean over its calls of the similarity to the matched gold call
+
+
+def steps(episode: Episode, allowed: Collection[str]) -> list[Step]:
+    """One `Step` an assistant turn, in order.
+
+    Roles: PROGRESS, a call meets a still open gold call; REGRESSION, a call repeats an earlier one or cannot run;
+    INFRASTRUCTURE, no call; EXPLORATION, anything else. The most serious fault of a turn decides, then progress.
+    """
+    gold = [call for step in episode.task.gold_steps for call in step]
+    calls = [call for turn in episode.turns for call in turn.calls]
+    pairs = match(calls, gold, loose)
+    met = {p: _similarity(key, value, len(gold[g].arguments)) for g, (p, key, value) in pairs.items()}
+    right = {p for p, _, value in pairs.values() if value >= 1.0}
+    seen: list[str] = []
+    out, first = [], 0
+    for k, turn in enumerate(episode.turns):
+        inside = range(first, first + len(turn.calls))
+        first += len(turn.calls)
+        names = [identity(call) for call in turn.calls]
+        before = tuple(sorted(seen))
+        results = episode.observations[k] if k < len(episode.observations) else []
+        faulty = bool(turn.errors) or any(call.name not in allowed for call in turn.calls)
+        faulty |= any(observation.status in REFUSED for observation in results)
+        if not turn.attempted:
+            role = INFRASTRUCTURE
+        elif faulty or not set(names).isdisjoint(seen):
+            role = REGRESSION
+        else:
+            role = PROGRESS if any(p in right for p in inside) else EXPLORATION
+        out.append(Step(role, before, sum(met.get(p, 0.0) for p in inside) / len(inside) if inside else 0.0))
+        seen += names
+    return out
+
+
+def _similarity(key: float, value: float, keys: int) -> float:
+    """(1 + Jaccard of keys + number of equal values) / (2 + number of gold keys), MatchTIR (2601.10712)."""
+    return (1.0 + key + value * keys) / (2.0 + keys)

@@ -41,9 +41,9 @@ def get_config(arg: str = "slca") -> ConfigDict:
     m.layers = 4  # L
     m.heads = 4  # H
     m.kv_heads = 2  # K
-    m.head_dim = 32
-    m.ff = 384
-    m.rope_theta = 10_000.0
+    m.head_dim = 32  # h
+    m.ff = 384  # width of the MLP
+    m.rope_theta = 10_000.0  # RoPE base
     m.max_length = 4096  # positions the model may see, tokens
     m.dtype = "float32"  # compute: float32 | bfloat16 (masters are always float32)
     m.attention = "xla"  # xla | blockwise | splash (TPU) | cudnn (GPU)
@@ -51,8 +51,8 @@ def get_config(arg: str = "slca") -> ConfigDict:
 
     x = c.mesh = ConfigDict()
     x.data = -1  # devices on each axis; -1 = what is left
-    x.fsdp = 1
-    x.tensor = 1
+    x.fsdp = 1  # splits parameters by model width, and rows
+    x.tensor = 1  # splits heads, MLP and vocabulary
 
     r = c.rollout = ConfigDict()
     r.prompts = 16  # P, prompts a step
@@ -85,17 +85,17 @@ def get_config(arg: str = "slca") -> ConfigDict:
     g.response_check = True  # JSON, declared schema, size, no markers
     g.regenerations = 2  # tries after an invalid response
     g.max_chars = 2048  # longer results are cut in the middle, characters (paper)
-    g.temperature = 0.6
+    g.temperature = 0.6  # of the simulator's model (paper)
     g.timeout = 540.0  # seconds a request
     g.retries = 2  # after infrastructure errors only
     g.url = ""  # OpenAI-compatible endpoint, e.g. http://127.0.0.1:8001/v1
-    g.model = ""
+    g.model = ""  # its name at the endpoint
     g.key_env = "SLCA_SIMULATOR_KEY"  # environment variable that holds the key
     g.concurrency = 32  # requests in flight
-    g.max_tokens = 4096
+    g.max_tokens = 4096  # tokens a reply
     g.faults = ConfigDict()
     g.faults.rate = 0.0  # share of calls that meet a fault, 0..1
-    g.faults.kinds = ("timeout", "429", "500", "empty", "malformed", "stale")
+    g.faults.kinds = ("timeout", "429", "500", "empty", "malformed", "stale")  # drawn evenly
 
     w = c.reward = ConfigDict()
     w.format, w.name, w.key, w.value, w.parallel_weight = 0.10, 0.25, 0.15, 0.20, 0.30  # HierR process weights
@@ -110,12 +110,12 @@ def get_config(arg: str = "slca") -> ConfigDict:
     w.summary_weight = 1.0  # weight of the summary reward in `total`
     w.omission_penalty = -0.5  # gold needs a call and none was parsed
     w.judge_failure = "exclude"  # exclude | zero (paper)
-    w.judge_url = ""
-    w.judge_model = ""
-    w.judge_key_env = "SLCA_JUDGE_KEY"
+    w.judge_url = ""  # OpenAI-compatible endpoint of the judge
+    w.judge_model = ""  # its name at the endpoint
+    w.judge_key_env = "SLCA_JUDGE_KEY"  # environment variable that holds the key
     w.judge_timeout = 540.0  # seconds
-    w.judge_retries = 3
-    w.judge_concurrency = 32
+    w.judge_retries = 3  # after failures of the endpoint
+    w.judge_concurrency = 32  # requests in flight
     w.repeat_penalty = 0.1  # RLTR, each repeated call
     w.error_penalty = 0.2  # RLTR, each unusable call
     w.efficiency = "none"  # none (paper) | dup_penalty | turn_cost: taken off the process reward, never below 0
@@ -128,8 +128,8 @@ def get_config(arg: str = "slca") -> ConfigDict:
     a.omission = "route_summary"  # route_summary (paper) | route_all | subtract
     a.omission_test = "parsed"  # parsed: no usable call | tag: no opening tag (released code)
     a.norm = "zscore"  # zscore | center | rloo | batch_std
-    a.ddof = 1
-    a.eps = 1e-6
+    a.ddof = 1  # 1: sample standard deviation (paper, verl, TRL) | 0: population
+    a.eps = 1e-6  # added to the spread
     a.std_floor = 1e-4  # a spread below it is no spread
     a.tool_weight = 1.0  # lambda_tool, after normalisation
     a.summary_weight = 1.0  # lambda_sum, after normalisation
@@ -137,26 +137,26 @@ def get_config(arg: str = "slca") -> ConfigDict:
 
     l = c.loss = ConfigDict()
     l.ratio = "token"  # token | segment | sequence
-    l.clip_low = 0.2
-    l.clip_high = 0.2
+    l.clip_low = 0.2  # ratio is clipped below 1 - clip_low
+    l.clip_high = 0.2  # and above 1 + clip_high (DAPO: 0.28)
     l.dual_clip = 3.0  # bound on -A * ratio for A < 0; 0 = off
     l.policy = "clip"  # clip | cispo
     l.aggregation = "token_mean"  # token_mean | seq_mean_token_mean | seq_mean_token_sum | constant | per_segment_mean
     l.denominator = "learnable"  # learnable | active: tokens that count in a mean
     l.constant = 0  # divisor of `constant` (Dr. GRPO), tokens a row; 0 = rollout.max_response_tokens
     l.kl_coef = 0.0  # reference KL in the loss, nats
-    l.kl = "k3"  # k1 | k2 | k3
-    l.entropy_coef = 0.0
+    l.kl = "k3"  # k1 | k2 | k3: estimator
+    l.entropy_coef = 0.0  # entropy bonus, nats
     l.correction = "none"  # none | tis | mis: sampler/trainer mismatch weight
-    l.correction_cap = 2.0
+    l.correction_cap = 2.0  # C of tis and mis
 
     o = c.optim = ConfigDict()
     o.name = "adamw"  # adamw | adafactor | muon
-    o.lr = 1e-6
+    o.lr = 1e-6  # peak
     o.schedule = "constant"  # constant | cosine | linear
     o.warmup = 0  # optimiser steps
-    o.b1, o.b2, o.eps = 0.9, 0.999, 1e-8
-    o.weight_decay = 0.01
+    o.b1, o.b2, o.eps = 0.9, 0.999, 1e-8  # Adam's
+    o.weight_decay = 0.01  # decoupled
     o.clip_norm = 1.0  # global gradient norm; 0 = off
 
     s = c.sft = ConfigDict()
@@ -164,11 +164,11 @@ def get_config(arg: str = "slca") -> ConfigDict:
     s.batch_rows = 16  # packed rows a step
     s.row_length = 512  # tokens a packed row
     s.noise = 0.0  # share of demonstrations made wrong on purpose, 0..1
-    s.optimizer = "adamw"
-    s.lr = 5e-6
-    s.schedule = "cosine"
+    s.optimizer = "adamw"  # adamw | adafactor | muon
+    s.lr = 5e-6  # peak
+    s.schedule = "cosine"  # constant | cosine | linear
     s.warmup = 0.1  # share of the steps
-    s.weight_decay = 0.01
+    s.weight_decay = 0.01  # decoupled
 
     n = c.train = ConfigDict()
     n.steps = 100  # RL steps (rollout batches)
@@ -183,20 +183,20 @@ def get_config(arg: str = "slca") -> ConfigDict:
     e = c.eval = ConfigDict()
     e.every = 0  # RL steps between evaluations; 0 = only before and after
     e.tasks = 128  # tasks a split
-    e.splits = ("heldout_tasks", "heldout_tools")
+    e.splits = ("heldout_tasks", "heldout_tools")  # of the task source
     e.temperatures = (0.0, 1.0)  # greedy and sampled
     e.seed = 1_000_003  # fixed, apart from run.seed
 
     k = c.checkpoint = ConfigDict()
     k.every = 50  # RL steps; 0 = only at the end of a phase
     k.sft_every = 0  # SFT steps; 0 = only at the end of the phase
-    k.keep = 2
+    k.keep = 2  # newest ones kept, and the best one beside them
     k.init = ""  # start from the parameters of this workdir, step folder or Hugging Face folder
 
     p = c.report = ConfigDict()
     p.episodes_every = 10  # RL steps between stored batches of episodes
-    p.tensorboard = False
-    p.wandb = False
+    p.tensorboard = False  # extra [tensorboard]
+    p.wandb = False  # extra [wandb]
 
     return select(c, arg)
 

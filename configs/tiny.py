@@ -33,5 +33,5 @@ def get_config(arg: str = "slca"):
     c.train.steps = 80
     c.train.micro_rows, c.train.row_lengths = 8, (512,)
     c.eval.tasks = 256
-    c.checkpoint.every = 20
+    c.checkpoint.every, c.checkpoint.sft_every = 20, 200
     return c

@@ -52,7 +52,7 @@ POSITIVE = (
     "rollout.tool_threads", "rollout.tool_timeout", "credit.std_floor", "train.mu", "train.mini_batches", "train.micro_rows",
     "train.logprob_bytes", "eval.tasks", "checkpoint.keep", "sft.batch_rows", "sft.row_length",
 )  # fmt: skip
-NOT_NEGATIVE = ("train.steps", "sft.steps", "optim.warmup", "eval.every", "checkpoint.every", "loss.kl_coef", "optim.clip_norm",
+NOT_NEGATIVE = ("train.steps", "sft.steps", "optim.warmup", "eval.every", "checkpoint.every", "checkpoint.sft_every", "loss.kl_coef", "optim.clip_norm",
                 "optim.weight_decay", "sft.weight_decay", "loss.dual_clip", "rollout.max_calls", "sgls.retries", "sgls.regenerations")  # fmt: skip
 SHARES = ("tasks.made_up", "sft.noise", "sft.warmup", "sgls.faults.rate")
 
@@ -101,9 +101,10 @@ def _rollout(c: Any) -> list[str]:
         out.append(f"rollout.temperature={r.temperature}: training samples; use a temperature above 0 (greedy is for evaluation)")
     if r.prompts % c.train.mini_batches:
         out.append(f"rollout.prompts={r.prompts} is not divisible by train.mini_batches={c.train.mini_batches}: groups never split")
-    axes = {name: c.mesh[name] for name in ("data", "fsdp", "tensor")}
+    axes = {f"mesh.{name}": c.mesh[name] for name in ("data", "fsdp", "tensor")}
     if sum(v == -1 for v in axes.values()) > 1 or any(v < 1 and v != -1 for v in axes.values()):
-        out.append(f"mesh={axes}: sizes are 1 or more, and at most one may be -1 (what is left)")
+        shown = ", ".join(f"{name}={size}" for name, size in axes.items())
+        out.append(f"{shown}: sizes are 1 or more, and at most one may be -1 (what is left)")
     return out
 
 
@@ -148,8 +149,7 @@ def _model(c: Any) -> list[str]:
 
 
 def _holds_weights(folder: Path) -> bool:
-    hf = (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
-    return hf or (folder / "checkpoints").is_dir()
+    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
 
 
 def _services(c: Any) -> list[str]:
@@ -168,10 +168,11 @@ def _services(c: Any) -> list[str]:
 
 
 def _algorithm(c: Any) -> list[str]:
-    from slca.credit.algorithms import algorithm
+    from slca.credit.algorithms import algorithm, check_ratio
 
     try:
-        algorithm(c.credit.algorithm, c.credit)
+        record = algorithm(c.credit.algorithm, c.credit)
+        check_ratio(record, record.loss.get("ratio", c.loss.ratio))
     except (KeyError, ValueError) as error:
         return [f"credit.algorithm={c.credit.algorithm!r}: {error.args[0] if error.args else error}"]
     return []

@@ -1,0 +1,127 @@
+"""Config -> the parts of a run: tokenizer, template, architecture, mesh, sampler, simulator, algorithm, parameters.
+
+Training, evaluation, serving and notebooks assemble a run here, so that all of them see the same parts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from slca.chat import tokenizer as tokenizers
+from slca.chat.template import Template
+from slca.checkpoint import load_params
+from slca.credit.algorithms import Algorithm, algorithm
+from slca.learn.sharding import make_mesh, shardings
+from slca.policy import transformer, weights
+from slca.policy.config import ModelConfig
+from slca.rollout.sampler import Sampler
+from slca.sgls.simulator import Simulator
+from slca.validate import ConfigError
+
+
+class Parts(NamedTuple):
+    """What a run is made of, apart from its parameters. hidden and unembed are the forward pass as pure functions of them."""
+
+    tokenizer: Any
+    template: Template
+    model: ModelConfig
+    mesh: jax.sharding.Mesh | None
+    sampler: Sampler
+    simulator: Simulator
+    algorithm: Algorithm
+    hidden: Callable[..., Any]
+    unembed: Callable[..., Any]
+
+
+def assemble(config: Any) -> Parts:
+    """Build every part; raises ConfigError where the config and the files it names do not fit each other."""
+    if config.run.compile_cache and not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "slca" / "jax"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    tokenizer = tokenizers.load(config.chat.tokenizer)
+    template = Template(
+        tokenizer,
+        wire=config.chat.wire,
+        history=config.chat.history,
+        thinking=config.chat.thinking,
+        result_tokens=config.chat.tool_result_tokens,
+    )
+    model = architecture(config, tokenizer)
+    mesh = make_mesh(config.mesh) if jax.device_count() > 1 else None
+    record = apply_record(config)
+    return Parts(
+        tokenizer=tokenizer,
+        template=template,
+        model=model,
+        mesh=mesh,
+        sampler=make_sampler(config, model, mesh),
+        simulator=Simulator.from_config(config.sgls),
+        algorithm=record,
+        hidden=hidden_function(model),
+        unembed=lambda params: transformer.unembed(params, model),
+    )
+
+
+def architecture(config: Any, tokenizer: Any) -> ModelConfig:
+    """The model's shape, from `model.source`, or made up for `model.source="random"`."""
+    if config.model.source == "random":
+        return ModelConfig.random(config.model, _rounded(tokenizer.size))
+    model = weights.architecture(config.model.source).run_as(config.model)
+    if tokenizer.size > model.vocab:
+        raise ConfigError(f"chat.tokenizer has {tokenizer.size} ids, model.source={config.model.source} knows {model.vocab}")
+    return model
+
+
+def hidden_function(model: ModelConfig) -> Callable[..., Any]:
+    """(params, tokens, positions, episode) -> hidden states [B, T, D]."""
+    decoder = transformer.Transformer(model)
+    return lambda params, tokens, positions, episode: decoder.apply({"params": params}, tokens, positions, episode)
+
+
+def make_sampler(config: Any, model: ModelConfig, mesh: jax.sharding.Mesh | None, slots: int = 0) -> Sampler:
+    """The slot sampler of the config's rollout section; `slots` overrides its number of rows."""
+    r = config.rollout
+    return Sampler(
+        model,
+        slots=slots or min(r.slots, r.prompts * r.group),
+        cache_length=min(r.max_prompt_tokens + r.max_response_tokens, model.max_length),
+        prompt_buckets=tuple(r.prompt_buckets),
+        suffix_buckets=tuple(r.suffix_buckets),
+        decode_steps=r.decode_steps,
+        cache_dtype=r.cache_dtype,
+        mesh=mesh,
+    )
+
+
+def apply_record(config: Any) -> Algorithm:
+    """The algorithm's record; the loss fields that it sets go into the config."""
+    record = algorithm(config.credit.algorithm, config.credit)
+    with config.unlocked():
+        config.loss.update(dict(record.loss))
+    return record
+
+
+def initial_params(config: Any, parts: Parts) -> Any:
+    """Random parameters, or those of `checkpoint.init`, else of `model.source`, placed on the mesh."""
+    shapes = jax.eval_shape(lambda: transformer.init(parts.model, jax.random.key(0)))
+    places = None if parts.mesh is None else shardings(shapes, transformer.logical_axes(parts.model), parts.mesh)
+    source = config.checkpoint.init or config.model.source
+    if source == "random":
+        init = jax.jit(lambda key: transformer.init(parts.model, key), out_shardings=places)
+        return init(jax.random.key(config.run.seed))
+    if (Path(source) / "checkpoints").is_dir() or (Path(source) / "params").is_dir():
+        return load_params(source, places)
+    model, params = weights.load(source, mesh=parts.mesh)
+    if jax.tree.map(lambda x: x.shape, params) != jax.tree.map(lambda x: x.shape, shapes):
+        raise ConfigError(f"{source} holds a {model.family} model of another shape than the config's")
+    return params
+
+
+def _rounded(size: int) -> int:
+    """Vocabulary padded to a multiple of 64: matmuls and tensor-parallel splits like round sizes."""
+    return -(-size // 64) * 64

@@ -1,0 +1,99 @@
+"""Cold start: demonstrations -> token rows with loss on assistant tokens only, through the template the rollouts use."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from slca.tasks.schema import public_specs
+from slca.types import Message, Task
+
+
+def encode_demo(task: Task, template: Any) -> tuple[np.ndarray, np.ndarray]:
+    """A task's demonstration -> (tokens int32 [T], weight float32 [T]); weight 1 on assistant tokens, their stop token included.
+
+    The same prompt, assistant and suffix ids that a rollout would hold, so SFT and RL see one token distribution. A
+    demonstration ends with an assistant turn; later environment messages are dropped.
+    """
+    history: list[Message] = list(task.messages)
+    pieces = [template.prompt(history, public_specs(task.tools))]
+    trained = [0.0]
+    waiting: list[Message] = []
+    for message in task.demo:
+        if message["role"] != "assistant":
+            waiting.append(message)
+            continue
+        if waiting:
+            pieces.append(template.suffix(history, waiting))
+            trained.append(0.0)
+            history += waiting
+            waiting = []
+        pieces.append(template.assistant(history, message))
+        trained.append(1.0)
+        history.append(message)
+    tokens = np.concatenate([np.asarray(p, np.int32) for p in pieces])
+    weight = np.concatenate([np.full(len(p), w, np.float32) for p, w in zip(pieces, trained)])
+    return tokens, weight
+
+
+def corrupt(task: Task, rng: np.random.Generator, noise: float) -> Task:
+    """The task with each demonstrated assistant turn made wrong with probability `noise` (an imperfect demonstrator).
+
+    Calls: another tool's name, an argument left out, a wrong value, the call made twice, or no call at all.
+    Summaries: a number or word of a stated fact replaced. What follows is left as it was.
+    """
+    if noise <= 0 or not task.demo:
+        return task
+    demo = copy.deepcopy(task.demo)
+    facts = [fact for turn in task.facts for fact in turn]
+    for message in demo:
+        if message["role"] != "assistant" or rng.random() >= noise:
+            continue
+        if message.get("tool_calls"):
+            _damage_calls(message, task, rng)
+        else:
+            _damage_text(message, facts, rng)
+    return Task(**{**vars(task), "demo": demo})
+
+
+def _damage_calls(message: Message, task: Task, rng: np.random.Generator) -> None:
+    calls = message["tool_calls"]
+    function = calls[int(rng.integers(len(calls)))]["function"]
+    arguments = function["arguments"]
+    others = [t["function"]["name"] for t in task.tools if t["function"]["name"] != function["name"]]
+    kind = rng.choice(["tool", "drop", "value", "twice", "value"])
+    if kind == "tool" and others:
+        function["name"] = str(rng.choice(others))
+    elif kind == "drop" and arguments:
+        del arguments[str(rng.choice(sorted(arguments)))]
+    elif kind == "value" and arguments:
+        name = str(rng.choice(sorted(arguments)))
+        arguments[name] = _wrong(arguments[name], rng)
+    else:
+        calls.append(copy.deepcopy(calls[-1]))
+
+
+def _damage_text(message: Message, facts: list[str], rng: np.random.Generator) -> None:
+    text = message.get("content") or ""
+    stated = [fact for fact in facts if fact and fact in text]
+    if stated:
+        fact = str(rng.choice(stated))
+        message["content"] = text.replace(fact, str(_wrong(fact, rng)))
+    else:
+        message["content"] = " ".join(text.split()[: max(1, len(text.split()) // 2)])
+
+
+def _wrong(value: Any, rng: np.random.Generator) -> Any:
+    """A value of the same type that differs: digits redrawn, letters reversed, booleans flipped."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return type(value)(value + int(rng.integers(1, 10)))
+    if isinstance(value, list):
+        return value[:-1]
+    text = str(value)
+    if any(ch.isdigit() for ch in text):
+        return "".join(str((int(ch) + int(rng.integers(1, 10))) % 10) if ch.isdigit() else ch for ch in text)
+    return text[::-1].lower().capitalize() if len(set(text)) > 1 else text + "x"

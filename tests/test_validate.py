@@ -1,0 +1,86 @@
+"""Nonsense is refused with the field's name, before a device is touched."""
+
+import pytest
+
+from configs import default
+from slca.validate import ConfigError, field, validate
+
+
+def refused(**changes):
+    config = default.get_config()
+    for path, value in changes.items():
+        section, name = path.split("__")
+        config[section][name] = value
+    with pytest.raises(ConfigError) as error:
+        validate(config)
+    return str(error.value)
+
+
+def test_default_is_valid(config):
+    validate(config)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("rollout.group", 1),
+        ("rollout.top_p", 0.9),
+        ("rollout.top_k", 5),
+        ("rollout.temperature", 0.0),
+        ("rollout.prompts", 0),
+        ("model.source", "no/such/folder"),
+        ("chat.tokenizer", "no/such/folder"),
+        ("checkpoint.init", "no/such/folder"),
+        ("credit.algorithm", "slac"),
+        ("credit.algorithm", "mix@much"),
+        ("credit.presence", "sometimes"),
+        ("reward.combine", "sum"),
+        ("optim.name", "sgdd"),
+        ("optim.lr", 0.0),
+        ("sft.noise", 1.5),
+        ("model.heads", 3),
+        ("train.row_lengths", (64,)),
+        ("rollout.prompt_buckets", (64,)),
+        ("mesh.data", 0),
+    ],
+)
+def test_each_fault_names_its_field(path, value):
+    message = refused(**{path.replace(".", "__"): value})
+    assert path in message
+
+
+def test_batch_that_does_not_divide():
+    message = refused(train__mini_batches=3)
+    assert "rollout.prompts=16" in message and "train.mini_batches=3" in message
+
+
+def test_lengths_beyond_the_model():
+    assert "model.max_length=512" in refused(model__max_length=512)
+
+
+@pytest.mark.parametrize(("section", "choice", "value", "url"), [("sgls", "backend", "openai", "sgls.url"), ("reward", "summary", "judge", "reward.judge_url")])  # fmt: skip
+def test_endpoint_without_url(section, choice, value, url):
+    assert url in refused(**{f"{section}__{choice}": value})
+
+
+def test_missing_weights_are_said_in_one_line_with_the_remedy():
+    message = refused(model__source="models/Qwen2.5-7B-Instruct")
+    assert "\n" not in message
+    assert "hf download Qwen/Qwen2.5-7B-Instruct --local-dir models/Qwen2.5-7B-Instruct" in message
+
+
+def test_a_folder_without_weights(tmp_path):
+    assert "safetensors" in refused(model__source=str(tmp_path))
+
+
+def test_all_faults_come_at_once():
+    lines = refused(rollout__group=1, optim__lr=-1.0).splitlines()
+    assert len(lines) == 2
+
+
+def test_sequence_ratio_breaks_the_lock():
+    assert "sequence" in refused(loss__ratio="sequence")
+
+
+def test_field_walks_a_path(config):
+    assert field(config, "sgls.faults.rate") == 0.0

@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +120,7 @@ def save_episodes(
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "wb") as raw, gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as file:
+    with open(temporary, "wb") as raw, gzip.GzipFile("", "wb", compresslevel=4, fileobj=raw, mtime=0) as file:
         for record in _records(stored, hidden):
             file.write(json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n")
     os.replace(temporary, path)
@@ -138,33 +138,44 @@ def latest(workdir: str | os.PathLike[str]) -> Path | None:
 
 
 def _records(stored: Stored, hidden: tuple[str, ...]) -> Iterable[dict[str, Any]]:
-    labels = {name: np.asarray(values) for name, values in stored.rollouts.labels.items()}
-    yield {
-        "format": FORMAT,
-        "step": stored.step,
-        "count": len(stored.episodes),
-        "labels": {k: str(v.dtype) for k, v in labels.items()},
+    """The header, with the text of each id once, and a record an episode."""
+    texts: dict[int, str] = {}
+    for episode, pieces in zip(stored.episodes, stored.pieces):
+        for i, piece in zip(episode.tokens.tolist(), pieces):
+            texts.setdefault(i, piece)
+    labels = {name: str(np.asarray(values).dtype) for name, values in stored.rollouts.labels.items()}
+    head = {"format": FORMAT, "step": stored.step, "count": len(stored.episodes), "labels": labels, "texts": texts}
+    yield redact_tree(jsonable(head), hidden)
+    for n in range(len(stored.episodes)):
+        yield _record(stored, n, texts, hidden)
+
+
+def _record(stored: Stored, n: int, texts: Mapping[int, str], hidden: tuple[str, ...]) -> dict[str, Any]:
+    episode, pieces, rollouts = stored.episodes[n], list(stored.pieces[n]), stored.rollouts
+    tokens = episode.tokens.tolist()
+    for start, stop in _spans("".join(pieces), pieces, hidden):
+        tokens[start:stop] = [HIDDEN_ID] * (stop - start)
+        pieces[start:stop] = [MASK, *[""] * (stop - start - 1)]
+    plain = {field.name: getattr(episode, field.name) for field in fields(episode) if field.name not in _TOKEN_ARRAYS}
+    record = {
+        **plain,
+        "task": asdict(episode.task),
+        "turns": [asdict(turn) for turn in episode.turns],
+        "observations": [[asdict(result) for result in results] for results in episode.observations],
+        "odd": {t: piece for t, (i, piece) in enumerate(zip(tokens, pieces)) if texts.get(i) != piece},
+        "segments": [list(asdict(segment).values()) for segment in stored.segments[n]],
+        "row_group": rollouts.group[n],
+        "row_kind": rollouts.kind[n],
+        "row_tokens": None if rollouts.tokens is None else rollouts.tokens[n],
+        "rewards": {name: np.asarray(values)[n] for name, values in rollouts.rewards.items()},
+        "labels": {name: np.asarray(values)[n] for name, values in rollouts.labels.items()},
+        "credits": {name: values[n] for name, values in stored.credits.items()},
+        "series": {name: rows[n] for name, rows in stored.series.items()},
     }
-    for n, episode in enumerate(stored.episodes):
-        record = {key: value for key, value in asdict(episode).items() if key not in _TOKEN_ARRAYS}
-        record |= {
-            "pieces": stored.pieces[n],
-            "segments": [list(asdict(segment).values()) for segment in stored.segments[n]],
-            "row_group": stored.rollouts.group[n],
-            "row_kind": stored.rollouts.kind[n],
-            "row_tokens": None if stored.rollouts.tokens is None else stored.rollouts.tokens[n],
-            "rewards": {name: np.asarray(values)[n] for name, values in stored.rollouts.rewards.items()},
-            "labels": {name: values[n] for name, values in labels.items()},
-            "credits": {name: values[n] for name, values in stored.credits.items()},
-            "series": {name: rows[n] for name, rows in stored.series.items()},
-        }
-        tokens = episode.tokens.copy()
-        for start, stop in _spans("".join(stored.pieces[n]), stored.pieces[n], hidden):
-            tokens[start:stop] = HIDDEN_ID
-            record["pieces"] = [*record["pieces"][:start], MASK, *[""] * (stop - start - 1), *record["pieces"][stop:]]
-        record |= {"tokens": tokens, "writer": episode.writer, "turn": episode.turn}
-        record["logprob"] = [float(str(value)) for value in episode.logprob.astype(np.float32)]  # shortest text of a float32
-        yield redact_tree(jsonable(record), hidden)
+    # Nine digits hold a float32 exactly. Numbers cannot hold a secret, so the long arrays go round the masking.
+    logprob = [float(f"{value:.9g}") if math.isfinite(value) else None for value in episode.logprob.tolist()]
+    arrays = {"tokens": tokens, "writer": episode.writer.tolist(), "turn": episode.turn.tolist(), "logprob": logprob}
+    return redact_tree(jsonable(record), hidden) | arrays
 
 
 def _spans(text: str, pieces: list[str], hidden: tuple[str, ...]) -> list[tuple[int, int]]:
@@ -232,12 +243,19 @@ def _stored(head: dict[str, Any], rows: list[dict[str, Any]]) -> Stored:
         rollouts=rollouts,
         credits=table("credits"),
         segments=[[Segment(*segment) for segment in row["segments"]] for row in rows],
-        pieces=[row["pieces"] for row in rows],
+        pieces=[_pieces(row, head["texts"]) for row in rows],
         step=head["step"],
         series={
             name: [np.array(row["series"][name], np.float64) for row in rows] for name in (rows[0]["series"] if rows else {})
         },
     )
+
+
+def _pieces(row: Mapping[str, Any], texts: Mapping[str, str]) -> list[str]:
+    pieces = [texts.get(str(i), "") for i in row["tokens"]]
+    for t, piece in row["odd"].items():
+        pieces[int(t)] = piece
+    return pieces
 
 
 def _episode(row: dict[str, Any]) -> Episode:

@@ -22,7 +22,17 @@ FILE = "report.html"
 RESULTS = "results.json"  # {"rows": [{"name", "split", "temperature", "metrics": {name: number}}]}
 CONFIG = "config.json"
 HEADLINE = ("success@0.9", "name", "name_f1", "argmatch", "arg_match", "process", "summary", "tool_turns")
-Stages = dict[str, dict[str, list[float]]]  # stage -> metric -> one value a seed
+SHOWN = (
+    "credit.algorithm",
+    "model.source",
+    "model.family",
+    "tasks.source",
+    "sft.steps",
+    "train.steps",
+    "rollout.group",
+    "run.seed",
+)
+Stages = dict[tuple[str, str], dict[str, list[float]]]  # (stage, group of runs) -> metric -> one value a seed
 SEED_FIELDS = (("run", "seed"),)  # runs that differ in these alone are seeds of one experiment
 
 
@@ -57,7 +67,11 @@ def _single(folder: Path, problems: list[str]) -> str:
     results = _read_json(folder / RESULTS, problems)
     config = _read_json(folder / CONFIG, problems)
     evaluations = _guard(lambda: result_plots(results.get("rows", ()), _last_step(rows)), [], problems)
-    parts = [_guard(lambda: results_table([results]), "", problems), _summary(rows), _curves([*evaluations, *run_plots(rows)])]
+    parts = [
+        _guard(lambda: results_table({folder.name: [results]}), "", problems),
+        _summary(rows),
+        _curves([*evaluations, *run_plots(rows)]),
+    ]
     stored = episodes.latest(folder)
     if stored is not None:
         parts.append(_guard(lambda: viewer.section(episodes.load_episodes(stored)), "", problems))
@@ -73,31 +87,33 @@ def _comparison(folders: Sequence[Path], problems: list[str]) -> str:
         groups.setdefault(names[keys.index(key)], []).append(k)
     rows = [_guard(lambda folder=folder: metrics.read(folder), [], problems) for folder in folders]
     results = [_read_json(folder / RESULTS, problems) for folder in folders]
-    tables = [
-        f"<h3>{escape(name)}{f' ({len(members)} seeds)' if len(members) > 1 else ''}</h3>"
-        + _guard(lambda members=members: results_table([results[k] for k in members]), "", problems)
-        for name, members in groups.items()
-    ]
+    labels = {name: f"{name} ({len(members)} seeds)" if len(members) > 1 else name for name, members in groups.items()}
+    tables = _guard(
+        lambda: results_table({labels[name]: [results[k] for k in members] for name, members in groups.items()}), "", problems
+    )
     curves = compare_plots({name: [rows[k] for k in members] for name, members in groups.items()})
-    return "".join(tables) + _curves(curves) + _differences(names, configs)
+    return tables + _curves(curves) + _differences(names, configs)
 
 
-def results_table(results: Sequence[Mapping[str, Any]]) -> str:
-    """HTML tables of `results.json`: one a (split, temperature), a row a stage; over seeds the mean ± its 95 % interval.
+def results_table(groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """HTML tables of `results.json` files, group of runs -> one a seed: a table a (split, temperature), a row a stage and group.
 
-    The change from the first row (untrained) stands beside each number. Metrics that are not in `HEADLINE` fold away;
-    evaluations during the run ("RL step n") are curves, not rows. Raises ValueError on another shape.
+    Over seeds the mean ± its 95 % interval; beside each number its change from the group's first stage (untrained). Metrics
+    that are not in `HEADLINE` fold away; evaluations during the run ("RL step n") are curves, not rows.
+    Raises ValueError on another shape.
     """
     blocks: dict[tuple[str, str], Stages] = {}
-    for row in (row for result in results for row in result.get("rows", ())):
-        if not isinstance(row, Mapping) or not isinstance(row.get("metrics"), Mapping):
-            raise ValueError(f"{RESULTS}: a row needs name, split, temperature and metrics; got {row!r:.200}")
-        name = str(row.get("name", ""))
-        if name.startswith("RL step"):
-            continue
-        stage = blocks.setdefault((str(row.get("split", "")), str(row.get("temperature", ""))), {}).setdefault(name, {})
-        for metric, value in row["metrics"].items():
-            stage.setdefault(str(metric), []).append(float(value) if isinstance(value, int | float) else np.nan)
+    for group, results in groups.items():
+        for row in (row for result in results for row in result.get("rows", ())):
+            if not isinstance(row, Mapping) or not isinstance(row.get("metrics"), Mapping):
+                raise ValueError(f"{RESULTS}: a row needs name, split, temperature and metrics; got {row!r:.200}")
+            name = str(row.get("name", ""))
+            if name.startswith("RL step"):
+                continue
+            block = blocks.setdefault((str(row.get("split", "")), str(row.get("temperature", ""))), {})
+            stage = block.setdefault((name, group), {})
+            for metric, value in row["metrics"].items():
+                stage.setdefault(str(metric), []).append(float(value) if isinstance(value, int | float) else np.nan)
     if not blocks:
         return ""
     head = "".join(_block(key, stages, first=True) for key, stages in blocks.items())
@@ -109,21 +125,23 @@ def results_table(results: Sequence[Mapping[str, Any]]) -> str:
 def _block(key: tuple[str, str], stages: Stages, *, first: bool) -> str:
     """One table; metrics across and stages down for the headline, the other way round for the many others."""
     present = list(dict.fromkeys(metric for stage in stages.values() for metric in stage))
-    metrics_ = [m for m in HEADLINE if m in present] if first else [m for m in present if m not in HEADLINE]
-    if not metrics_:
+    chosen = [m for m in HEADLINE if m in present] if first else [m for m in present if m not in HEADLINE]
+    if not chosen:
         return ""
-    start = next(iter(stages.values()))
-    table = {
-        (stage, metric): _cell(values.get(metric, []), [] if values is start else start.get(metric, []))
-        for stage, values in stages.items()
-        for metric in metrics_
-    }
-    across, down = (metrics_, list(stages)) if first else (list(stages), metrics_)
-    head = "".join(f"<th scope=col>{escape(name)}</th>" for name in across)
-    body = ""
-    for name in down:
-        cells = "".join(f"<td>{table[(name, other) if first else (other, name)]}</td>" for other in across)
-        body += f"<tr><th scope=row>{escape(name)}</th>{cells}</tr>"
+    order = list(dict.fromkeys(name for name, _ in stages))
+    names = sorted(stages, key=lambda item: order.index(item[0]))  # the same stage of all groups side by side
+    several = len({group for _, group in stages}) > 1
+    start = {group: stages[next(item for item in stages if item[1] == group)] for _, group in stages}
+
+    def cell(item: tuple[str, str], metric: str) -> str:
+        values, before = stages[item], start[item[1]]
+        return f"<td>{_cell(values.get(metric, []), [] if values is before else before.get(metric, []))}</td>"
+
+    rows = {" · ".join(item) if several else item[0]: {metric: cell(item, metric) for metric in chosen} for item in names}
+    if not first:
+        rows = {metric: {name: row[metric] for name, row in rows.items()} for metric in chosen}
+    head = "".join(f"<th scope=col>{escape(name)}</th>" for name in next(iter(rows.values())))
+    body = "".join(f"<tr><th scope=row>{escape(name)}</th>{''.join(row.values())}</tr>" for name, row in rows.items())
     caption = " · ".join(filter(None, [key[0], key[1] and f"temperature {key[1]}"]))
     return f"<table><caption>{escape(caption)}</caption><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table>"
 

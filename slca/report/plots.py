@@ -35,7 +35,7 @@ def figure(title: str, lines: Sequence[Line], *, note: str = "") -> str:
     quiet = [line.name for line in lines if len(lines) > 1 and not np.any(np.nan_to_num(line.y))]
     shown = [line for line in lines if line.name not in quiet]
     if quiet:
-        note = f"{note} always 0: {', '.join(quiet)}".strip()
+        note = "; ".join(filter(None, [note, f"always 0: {', '.join(quiet)}"]))
     legend = "".join(_legend(k, line) for k, line in enumerate(shown))
     return (
         f'<figure class="plot"><figcaption>{escape(title)}</figcaption>{svg(title, shown)}'
@@ -53,7 +53,7 @@ def _legend(k: int, line: Line) -> str:
 def svg(title: str, lines: Sequence[Line]) -> str:
     """The plot itself; "no data" when nothing is finite."""
     lines = [thin(line) for line in lines]
-    x_range, y_range = _range([line.x for line in lines]), _range([v for line in lines for v in (line.y, line.low, line.high)])
+    x_range, y_range = _range([line.x for line in lines]), _y_range(lines)
     head = f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">'
     if x_range is None or y_range is None:
         return f'{head}<text x="{WIDTH // 2}" y="{HEIGHT // 2}" text-anchor="middle">no data</text></svg>'
@@ -74,7 +74,8 @@ def svg(title: str, lines: Sequence[Line]) -> str:
         parts.append(f'<text x="{px(x):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{short(x)}</text>')
     for k, line in enumerate(lines):
         if line.low is not None and line.high is not None:
-            parts.append(f'<path class="band s{k % STYLES}" d="{_band(px(line.x), py(line.low), py(line.high))}"/>')
+            low, high = np.clip(line.low, *y_range), np.clip(line.high, *y_range)
+            parts.append(f'<path class="band s{k % STYLES}" d="{_band(px(line.x), py(low), py(high))}"/>')
     for k, line in enumerate(lines):
         xs, ys = px(line.x), py(line.y)
         parts.append(f'<path class="line s{k % STYLES}" d="{_path(xs, ys)}"/>')
@@ -140,6 +141,16 @@ def _range(values: Sequence[np.ndarray | None]) -> tuple[float, float] | None:
         pad = abs(low) * 0.1 or 0.5
         return low - pad, high + pad
     return low, high
+
+
+def _y_range(lines: Sequence[Line]) -> tuple[float, float] | None:
+    """Room for lines and bands, but bands may not flatten the lines: of two seeds the interval is 12 standard errors wide."""
+    inner = [v[np.isfinite(v)] for v in (line.y for line in lines) if np.isfinite(v).any()]
+    outer = _range([v for line in lines for v in (line.y, line.low, line.high)])
+    if not inner or outer is None:
+        return outer
+    low, high = min(float(v.min()) for v in inner), max(float(v.max()) for v in inner)
+    return (max(outer[0], 2 * low - high), min(outer[1], 2 * high - low)) if high > low else outer
 
 
 def ticks(low: float, high: float, count: int, *, whole: bool = False) -> list[float]:

@@ -89,7 +89,8 @@
       return chip;
     }));
   }
-  const MAIN = ["process", "summary", "total"].filter((name) => data.channels.includes(name));
+  const MAIN = ["process", "tool", "summary", "total"].filter((name) => data.channels.includes(name));
+  const HIERR = ["format", "name", "key", "value", "parallel"];
   const listed = MAIN.length ? MAIN : data.channels.slice(0, 3);
 
   function drawList() {
@@ -181,8 +182,12 @@
     const named = (entries) => table(["name", "value"], entries.map(([name, x]) => [name, value(x)]));
     const rewards = Object.entries(episode.rewards);
     const parts = [...rewards.filter(([name]) => name.includes("/")), ...Object.entries(episode.labels)];
+    const last = ([name]) => name.split("/").pop();
+    const hierr = HIERR.map((name) => parts.find((entry) => last(entry) === name)).filter(Boolean);
+    const rest = parts.filter((entry) => !hierr.includes(entry));
     facts.append(el("h3", {}, "Rewards"), named(rewards.filter(([name]) => !name.includes("/"))));
-    if (parts.length) facts.append(el("details", { open: parts.length <= 12 }, el("summary", {}, "Components and labels"), named(parts)));
+    if (hierr.length) facts.append(el("h3", {}, "HierR components"), table(hierr.map(last), [hierr.map(([, x]) => number(x))]));
+    if (rest.length) facts.append(el("details", {}, el("summary", {}, `${rest.length} more scores and labels`), named(rest)));
     facts.append(el("h3", {}, "Calls beside gold"), calls(group.gold.flat(), episode.turns));
     facts.append(el("h3", {}, "Tool results"), results(episode));
     facts.append(el("h3", {}, "Task"), table(["", ""], [["id", group.id], ["end", episode.end], ["temperature", number(episode.temperature)], ["tools", group.tools.join(", ")], ["facts", group.facts.flat().join(" · ") || "–"]]));
@@ -242,13 +247,21 @@
     tip.style.top = `${below ? box.bottom - home.top + 6 : box.top - home.top - tip.offsetHeight - 6}px`;
   }
 
+  // scrollIntoView would scroll the page as well, away from the plots above.
+  function reveal(list, row) {
+    if (!row) return;
+    const [outer, inner] = [list.getBoundingClientRect(), row.getBoundingClientRect()];
+    if (inner.top < outer.top) list.scrollTop += inner.top - outer.top;
+    if (inner.bottom > outer.bottom) list.scrollTop += inner.bottom - outer.bottom;
+  }
+
   function open(n, focus) {
     state.at = n;
     point(-1);
     drawList();
     drawChat();
     drawFacts();
-    $("list").querySelector('[aria-current="true"]')?.scrollIntoView({ block: "nearest" });
+    reveal($("list"), $("list").querySelector('[aria-current="true"]'));
     $("chat").scrollTop = 0;
     if (focus) $("chat").focus({ preventScroll: true });
   }

@@ -47,17 +47,26 @@ def page(title: str, body: str) -> str:
 
 def section(stored: Stored, limit: int = LIMIT) -> str:
     """The viewer as a piece of HTML, for `page`. Whole groups are left out, evenly, until the data fits `limit` bytes."""
-    groups = np.unique(stored.rollouts.group)
-    rows = list(range(len(stored.episodes)))
+    total = sum(len(episode.tokens) - episode.prompt_length for episode in stored.episodes)
+    count = int(len(stored.episodes) * min(1.0, limit / (5 * total + 1)))  # a token takes 5 bytes or more
+    rows = _spread(stored, count)
     data = embed(payload(stored, rows))
-    while len(data.encode()) > limit and len(rows) > 1:
-        keep = max(1, int(len(rows) * limit / len(data.encode()) * 0.95))
-        per_group = max(1, len(stored.episodes) // len(groups))
-        chosen = groups[np.linspace(0, len(groups) - 1, max(1, keep // per_group)).astype(int)]
-        rows = [n for n in range(len(stored.episodes)) if stored.rollouts.group[n] in chosen][: max(keep, 1)]
+    while len(data.encode()) > limit and count > 1:
+        count = min(count - 1, int(count * limit / len(data.encode()) * 0.95))
+        rows = _spread(stored, count)
         data = embed(payload(stored, rows))
     note = f"step {stored.step}, {len(rows)} of {len(stored.episodes)} episodes"
     return _fill("viewer.html", note=escape(note), data=data, script=_template("viewer.js"))
+
+
+def _spread(stored: Stored, count: int) -> list[int]:
+    """About `count` episodes: whole groups, evenly over the step; part of one group when not even one is wanted whole."""
+    group = stored.rollouts.group
+    names = np.unique(group)
+    wanted = max(1, int(len(names) * count / max(len(group), 1)))
+    chosen = names[np.linspace(0, len(names) - 1, wanted).astype(int)] if len(names) else names
+    rows = np.flatnonzero(np.isin(group, chosen)).tolist()
+    return rows[: max(count, 1)] if wanted == 1 else rows
 
 
 def embed(value: Any) -> str:

@@ -72,22 +72,27 @@ def test_seeds_are_joined_and_experiments_set_side_by_side(tmp_path):
         folder.mkdir()
         run(folder, seed, algorithm, values=(0.1, 0.4, 0.6 + 0.1 * seed))
     page = write_report(*folders, out=tmp_path / "all.html").read_text()
-    assert "slca_0 (2 seeds)" in page and "slca_0 (n=2)" in page and 'class="band s0"' in page
+    assert (
+        "after RL · slca_0 (2 seeds)</th>" in page
+        and "after RL · grpo_0</th>" in page
+        and "slca_0 (n=2)" in page
+        and 'class="band s0"' in page
+    )
     assert "0.650 ± 0.635" in page  # 12.7062 * 0.0707107 / sqrt(2) = 0.6353
     assert re.search(r"credit.algorithm</th><td>&quot;slca&quot;</td><td>&quot;slca&quot;</td><td>&quot;grpo&quot;", page)
 
 
 def test_a_row_without_metrics_is_named():
     with pytest.raises(ValueError, match="a row needs"):
-        results_table([{"rows": [{"name": "untrained"}]}])
-    assert results_table([{}]) == ""
+        results_table({"a": [{"rows": [{"name": "untrained"}]}]})
+    assert results_table({"a": [{}]}) == ""
 
 
 def test_other_metrics_fold_away_and_evaluations_of_the_run_are_curves(tmp_path):
     rows = [row("after SFT", 0.2), row("RL step 10", 0.5), row("after RL", 0.6)]
     for each in rows:
         each["metrics"]["end/answered"] = 0.9
-    html = results_table([{"rows": rows}])
+    html = results_table({"a": [{"rows": rows}]})
     assert "RL step" not in html and "<details>" in html and html.index("end/answered") > html.index("<details>")
     with Writer(tmp_path) as writer:
         writer.write(20, {"train/loss": 1.0})
@@ -100,7 +105,7 @@ def test_other_metrics_fold_away_and_evaluations_of_the_run_are_curves(tmp_path)
 
 def test_a_metric_that_a_stage_lacks_is_a_dash():
     rows = [row("untrained", 0.5), {**row("after RL", 0.0), "metrics": {"summary": 1.0}}]
-    html = results_table([{"rows": rows}])
+    html = results_table({"a": [{"rows": rows}]})
     assert html.count("<td>–</td>") == 2 and "1.000" in html and "<small>" not in html
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from slca.report import viewer
 from slca.report.episodes import collect
+from slca.types import Rollouts
 from tests.report.synthetic import HOSTILE, batch, segments_of
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -73,6 +74,13 @@ def test_what_does_not_fit_is_left_out_by_group_and_said():
     data = data_of(html)
     assert 8 <= len(data["episodes"]) < 80 and f"{len(data['episodes'])} of 80 episodes" in html
     assert all(sum(e["g"] == g for e in data["episodes"]) == 4 for g in range(len(data["groups"])))
+
+
+def test_one_group_too_large_is_cut_and_no_episode_at_all_is_a_page():
+    html = viewer.section(stored(groups=1, size=8), limit=6000)
+    assert 1 <= len(data_of(html)["episodes"]) < 8
+    empty = Rollouts(np.zeros(0, int), np.zeros((0, 0), int), {})
+    assert "0 of 0 episodes" in viewer.section(collect([], empty, {"slca": np.zeros((0, 0))}, str, segments=[]))
 
 
 DRIVE = """<script>

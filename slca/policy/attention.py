@@ -7,6 +7,7 @@ decided by position in the row: inside an episode that equals distance in tokens
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ def attention(
     v: Float[Array, "B T K h"],
     *,
     episode: Int[Array, "B T"] | None,
-    window: Int[Array, ""] | None,
+    window: tuple[int, Int[Array, ""]] | None,
     scale: float,
     implementation: str,
 ) -> Float[Array, "B T H h"]:
@@ -31,40 +32,49 @@ def attention(
 
     Args:
         episode: id of the episode of each token, 0 = padding; None = the row is one episode.
-        window: a query sees itself and window - 1 keys before it; None = all. May be traced (a scanned fact of the layer).
+        window: (size, sliding): where `sliding` (a scanned fact of the layer) is 1, a query sees itself and size - 1 keys
+            before it; None = no layer slides.
         implementation: `xla` (dense scores), `blockwise` (portable, memory linear in T), `cudnn` (GPU, bfloat16).
 
     Raises:
         ValueError: the implementation cannot run here; the message names what it needs.
     """
-    if implementation == "blockwise":
-        return _blockwise(q, k, v, episode, window, scale)
     if implementation == "splash":
-        raise ValueError("attention='splash' is not available; use 'blockwise' for long rows or 'xla'")
-    if implementation == "cudnn" and (jax.default_backend() != "gpu" or q.dtype != jnp.bfloat16):
+        return _splash(q, k, v, episode, window, scale)
+    reach = None if window is None else jnp.where(window[1], window[0], q.shape[1] + 1)
+    if implementation == "blockwise":
+        return _blockwise(q, k, v, episode, reach, scale)
+    if implementation == "cudnn" and (_platform() != "gpu" or q.dtype != jnp.bfloat16):
         raise ValueError(
-            f"attention='cudnn' needs an NVIDIA GPU and dtype bfloat16; here: {jax.default_backend()}, {q.dtype}. "
+            f"attention='cudnn' needs an NVIDIA GPU and dtype bfloat16; here: {_platform()}, {q.dtype}. "
             "Use model.attention='xla' or 'blockwise'."
         )
-    mask = _mask(q.shape[1], episode, window)
-    return jax.nn.dot_product_attention(q, k, v, mask=mask, is_causal=mask is None, scale=scale, implementation=implementation)
+    mask = _mask(q.shape[1], episode, reach)
+    kernel: Any = implementation
+    return jax.nn.dot_product_attention(q, k, v, mask=mask, is_causal=mask is None, scale=scale, implementation=kernel)
 
 
-def _mask(length: int, episode: Array | None, window: Array | None) -> Array | None:
-    """[B or 1, 1, T, T] or None where plain causality says it all."""
-    if episode is None and window is None:
+def _platform() -> str:
+    """Where the program will run: the mesh's devices if one is set (ahead-of-time compilation), else the default backend."""
+    mesh = jax.sharding.get_mesh()
+    return jax.default_backend() if mesh.empty else mesh.devices.flat[0].platform
+
+
+def _mask(length: int, episode: Array | None, reach: Array | None) -> Array | None:
+    """[B or 1, 1, T, T], or None where plain causality says it all."""
+    if episode is None and reach is None:
         return None
     t = jnp.arange(length)
     seen = t[None, :] <= t[:, None]
-    if window is not None:
-        seen &= t[:, None] - t[None, :] < window
+    if reach is not None:
+        seen &= t[:, None] - t[None, :] < reach
     seen = seen[None, None]
     if episode is not None:
         seen = seen & (episode[:, None, :, None] == episode[:, None, None, :])
     return seen
 
 
-def _blockwise(q: Array, k: Array, v: Array, episode: Array | None, window: Array | None, scale: float) -> Array:
+def _blockwise(q: Array, k: Array, v: Array, episode: Array | None, reach: Array | None, scale: float) -> Array:
     """Online softmax over key blocks for one block of queries at a time (Rabe & Staats 2021; Dao et al. 2022).
 
     Blocks are recomputed in the backward pass, so memory grows with T, not T squared. Key blocks that no query can see
@@ -91,8 +101,8 @@ def _blockwise(q: Array, k: Array, v: Array, episode: Array | None, window: Arra
         top, total, out = carry
         distance = (i - j) * block + offset[:, None] - offset[None, :]
         seen = distance >= 0
-        if window is not None:
-            seen &= distance < window
+        if reach is not None:
+            seen &= distance < reach
         seen = seen[None] & (e_i[:, :, None] == e_j[:, None, :])
         scores = jnp.einsum("btkgh,bskh->bkgts", q_i, k_j, preferred_element_type=jnp.float32) * scale
         scores = jnp.where(seen[:, None, None], scores, NEGATIVE)
@@ -111,8 +121,8 @@ def _blockwise(q: Array, k: Array, v: Array, episode: Array | None, window: Arra
         def step(carry, key):
             j = key[3]
             needed = j <= i
-            if window is not None:
-                needed &= (i - j) * block - (block - 1) < window
+            if reach is not None:
+                needed &= (i - j) * block - (block - 1) < reach
             return lax.cond(needed, functools.partial(visit, query=query, key=key), lambda c: c, carry), None
 
         shape = (rows, k.shape[3], groups, block)
@@ -123,6 +133,45 @@ def _blockwise(q: Array, k: Array, v: Array, episode: Array | None, window: Arra
     out = lax.map(query_block, (q, episode, jnp.arange(count)))  # [count, B, K, G, block, h]
     out = out.transpose(1, 0, 4, 2, 3, 5).reshape(rows, count * block, heads, size)
     return out[:, :length]
+
+
+def _splash(
+    q: Array, k: Array, v: Array, episode: Array | None, window: tuple[int, Array] | None, scale: float, interpret: bool = False
+) -> Array:
+    """The TPU's splash kernel, rows over (data, fsdp) and heads over tensor of the mesh that is set, if any."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernel
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    rows, length, heads, size = q.shape
+    if not interpret and (_platform() != "tpu" or length % 128 or size % 64):
+        raise ValueError(
+            f"attention='splash' needs a TPU, rows of a multiple of 128 tokens and heads of a multiple of 64; here: {_platform()}, "
+            f"{length} tokens, head_dim {size}. Use model.attention='xla' or 'blockwise'."
+        )
+    if episode is None:
+        episode = jnp.ones((rows, length), jnp.int32)
+
+    def attend(q, k, v, episode, sliding):
+        heads = q.shape[1]
+
+        def run(mask):
+            run_row = kernel.make_splash_mha(masks.MultiHeadMask([mask] * heads), head_shards=1, q_seq_shards=1, interpret=interpret)
+            return jax.vmap(lambda q, k, v, e: run_row(q, k, v, segment_ids=kernel.SegmentIds(e, e)))(q, k, v, episode)
+
+        causal = masks.CausalMask((length, length))
+        if window is None:
+            return run(causal)
+        local = masks.LocalMask((length, length), (window[0] - 1, 0), 0)
+        return lax.cond(sliding > 0, lambda: run(local), lambda: run(causal))
+
+    q, k, v = ((x * f).transpose(0, 2, 1, 3) for x, f in ((q, scale), (k, 1), (v, 1)))
+    sliding = jnp.int32(0) if window is None else jnp.asarray(window[1], jnp.int32)
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.empty:
+        batch, head = jax.P(("data", "fsdp")), jax.P(("data", "fsdp"), "tensor")
+        specs = dict(in_specs=(head, head, head, batch, jax.P()), out_specs=head, check_vma=False)
+        attend = jax.shard_map(attend, mesh=mesh, **specs)
+    return attend(q, k, v, episode, sliding).transpose(0, 2, 1, 3)
 
 
 def cached_attention(

@@ -136,10 +136,9 @@ def rope(x: Float[Array, "B T H h"], table: Float[Array, "2 B T h/2"]) -> Float[
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
 
 
-def layer_facts(config: ModelConfig) -> tuple[np.ndarray, np.ndarray]:
-    """Per layer: (window in tokens, row of the RoPE table). They ride along the scan over layers."""
-    sliding = np.array([not wide for wide in config.global_layers] or [False] * config.layers)
-    return np.where(sliding, config.sliding_window, config.max_length + 1).astype(np.int32), sliding.astype(np.int32)
+def sliding_layers(config: ModelConfig) -> np.ndarray:
+    """[L] int32: 1 where a layer sees only `sliding_window` keys (and turns by row 1 of the RoPE tables), else 0."""
+    return np.array([not wide for wide in config.global_layers] or [False] * config.layers, np.int32)
 
 
 class Block(nn.Module):
@@ -149,16 +148,15 @@ class Block(nn.Module):
     keep_kv: bool = True
 
     @nn.compact
-    def __call__(self, x, facts, tables, positions, episode=None, layer_cache=None, slots=None):
+    def __call__(self, x, sliding, tables, positions, episode=None, layer_cache=None, slots=None):
         """Returns (x, (k, v) of the row or None), or (x, updated cache layer) when `layer_cache` is given.
 
-        x [B, T, D]; facts (window, table row) of this layer; tables [R, 2, B, T, h/2]; positions, episode, slots [B, T].
+        x [B, T, D]; sliding: 1 if this layer is (see `sliding_layers`); tables [R, 2, B, T, h/2]; positions, episode, slots [B, T].
         """
         c, dtype = self.config, jnp.dtype(self.config.dtype)
         shapes = block_shapes(c)
         p = {name: self.param(name, nn.initializers.zeros, shape) for name, shape in shapes.items()}
         w = {name: value.astype(dtype) for name, value in p.items() if not name.endswith("norm")}
-        window = facts[0] if c.sliding_window else None
 
         h = rms_norm(x, p["attn_norm"], c)
         q, k, v = (jnp.einsum("btd,dnh->btnh", h, w[name]) for name in "qkv")
@@ -166,14 +164,16 @@ class Block(nn.Module):
             q, k, v = (y + w[f"{name}_bias"][None, None] for name, y in zip("qkv", (q, k, v)))
         if c.qk_norm:
             q, k = rms_norm(q, p["q_norm"], c), rms_norm(k, p["k_norm"], c)
-        table = tables[facts[1] if c.sliding_window else 0]
+        table = tables[sliding if c.sliding_window else 0]
         q, k = rope(q, table), rope(k, table)
         if layer_cache is None:
             kept = (k, v) if self.keep_kv else None
+            window = (c.sliding_window, sliding) if c.sliding_window else None
             y = attention.attention(q, k, v, episode=episode, window=window, scale=c.scale, implementation=c.attention)
         else:
             kept = cache.write(layer_cache, k, v, slots)
-            y = attention.cached_attention(q, *kept, positions, window=window, scale=c.scale).astype(dtype)
+            reach = c.sliding_window if sliding else None
+            y = attention.cached_attention(q, *kept, positions, window=reach, scale=c.scale).astype(dtype)
         y = jnp.einsum("btnh,nhd->btd", y, w["o"])
         x = x + (rms_norm(y, p["attn_post_norm"], c) if c.gemma else y)
 
@@ -226,7 +226,7 @@ class Transformer(nn.Module):
             in_axes=(0, nn.broadcast, nn.broadcast, nn.broadcast),
             length=c.layers,
         )
-        x, kv = stack(c, keep_kv, name="blocks")(x, layer_facts(c), rope_tables(c, positions), positions, episode)
+        x, kv = stack(c, keep_kv, name="blocks")(x, sliding_layers(c), rope_tables(c, positions), positions, episode)
         x = rms_norm(x, scale, c)
         return (x, kv) if keep_kv else x
 
@@ -274,9 +274,9 @@ def forward_cached(
     `positions[b, t]`. `layers` is `split_layers(params, config)`; of `params` only embedding and final norm are read.
     """
     x = embed_tokens(params["embed"], tokens, config)
-    tables, windows_and_rows = rope_tables(config, positions), zip(*layer_facts(config))
-    new_cache = []
-    for layer, facts, layer_cache in zip(layers, windows_and_rows, kv_cache, strict=True):
-        x, layer_cache = Block(config).apply({"params": layer}, x, facts, tables, positions, None, layer_cache, slots)
-        new_cache.append(layer_cache)
+    tables, block = rope_tables(config, positions), Block(config)
+    new_cache: cache.KVCache = []
+    for layer, sliding, old in zip(layers, sliding_layers(config), kv_cache, strict=True):
+        x, new = block.apply({"params": layer}, x, sliding, tables, positions, None, old, slots)
+        new_cache.append(new)
     return rms_norm(x, params["final_norm"], config), new_cache

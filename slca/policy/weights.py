@@ -1,0 +1,257 @@
+"""Checkpoints in and out: Hugging Face safetensors folders and GGUF files <-> (ModelConfig, params).
+
+Strict both ways: a tensor nobody reads and a parameter nobody fills are errors that name the key and the remedy. Tensors are
+read one at a time, and of each only the block that a local device holds, so a host never has more than one in memory.
+No pickle is opened and no code from a checkpoint is run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from slca.learn.sharding import shardings
+from slca.policy import gguf
+from slca.policy.config import ModelConfig
+from slca.policy.layout import Place, places
+from slca.policy.transformer import Params, logical_axes, param_shapes
+
+SHARD_BYTES = 4 * 10**9  # size of one file of an export
+_FLOATS = ("F32", "F16", "BF16")
+_HARMLESS = ("rotary_emb.inv_freq",)  # buffers that old exports carry; computed from the config
+
+
+class Source(Protocol):
+    """Tensors by name, in the orientation of the file format."""
+
+    names: Iterable[str]
+
+    def shape(self, name: str) -> tuple[int, ...]: ...
+
+    def read(self, name: str, index: tuple[slice, ...] | None = None) -> np.ndarray: ...
+
+
+def load(path: str | os.PathLike[str], *, mesh: Any = None, dtype: str | None = None) -> tuple[ModelConfig, Params]:
+    """Read a model.
+
+    Args:
+        path: a Hugging Face folder, `gguf:FILE`, or `gguf:PACKAGE` for a file inside an installed package.
+        mesh: place the parameters over it by their logical axes; None = the default device.
+        dtype: of the parameters; None = float32 (what training needs).
+
+    Raises:
+        ValueError: anything missing, left over, truncated, mis-shaped or of another family; one line, with the remedy.
+    """
+    name = os.fspath(path)
+    if name.startswith("gguf:"):
+        config, source = gguf.open_file(gguf.locate(name))
+        wanted = places(config, "gguf")
+    else:
+        config, source = _open_folder(Path(name))
+        wanted = places(config)
+    _check(config, source, wanted, name)
+    target = jnp.dtype(dtype or "float32")
+    shapes = jax.tree.map(
+        lambda s: jax.ShapeDtypeStruct(s, target), param_shapes(config), is_leaf=lambda s: isinstance(s, tuple)
+    )
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    placement = jax.tree.map(lambda _: here, shapes) if mesh is None else shardings(shapes, logical_axes(config), mesh)
+    by_param: dict[tuple[str, ...], list[Place]] = {}
+    for place in wanted:
+        by_param.setdefault(place.param, []).append(place)
+    params: Params = {"blocks": {}}
+    for param, group in by_param.items():
+        shape, sharding = (_at(tree, param) for tree in (shapes, placement))
+        _at(params, param[:-1])[param[-1]] = _fill(shape, sharding, group, source.read)
+    return config, params
+
+
+def save(path: str | os.PathLike[str], config: ModelConfig, params: Params) -> None:
+    """Write a folder that `transformers` and `load` read: config.json and safetensors files of at most 4 GB.
+
+    Raises:
+        ValueError: a parameter is missing or has another shape than `config` says.
+    """
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    files: list[dict[str, np.ndarray]] = [{}]
+    size = 0
+    for place in places(config):
+        try:
+            value = _at(params, place.param)
+        except KeyError:
+            raise ValueError(f"save: params lack {'/'.join(place.param)}, which a {config.family} model has") from None
+        value = np.asarray(value if place.layer < 0 else value[place.layer])
+        if value.shape != place.shape:
+            raise ValueError(f"save: {'/'.join(place.param)} has shape {value.shape}, the config says {place.shape}")
+        if size and size + value.nbytes > SHARD_BYTES:
+            files.append({})
+            size = 0
+        files[-1][place.name] = place.stored(value)
+        size += value.nbytes
+    names = (
+        ["model.safetensors"]
+        if len(files) == 1
+        else [f"model-{i + 1:05}-of-{len(files):05}.safetensors" for i in range(len(files))]
+    )
+    for name, tensors in zip(names, files):
+        _write(folder / name, lambda temporary, t=tensors: safetensors.numpy.save_file(t, temporary, metadata={"format": "pt"}))
+    if len(files) > 1:
+        index = {"metadata": {}, "weight_map": {key: name for name, tensors in zip(names, files) for key in tensors}}
+        _write(folder / "model.safetensors.index.json", lambda temporary: temporary.write_text(json.dumps(index)))
+    hf = config.to_hf() | {"torch_dtype": str(params["embed"].dtype)}
+    _write(folder / "config.json", lambda temporary: temporary.write_text(json.dumps(hf, indent=2)))
+
+
+def _write(path: Path, write: Callable[[Path], Any]) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    write(temporary)
+    temporary.replace(path)
+
+
+def _at(tree: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+def _fill(shape: jax.ShapeDtypeStruct, sharding: Any, group: list[Place], read: Callable[..., np.ndarray]) -> jax.Array:
+    """One parameter from its tensors (one a layer, or a single one), layer by layer straight to the devices that hold it."""
+    stacked = group[0].layer >= 0
+    parts: dict[Any, list[jax.Array]] = {}
+    homes = sharding.addressable_devices_indices_map(shape.shape)
+    for number, place in enumerate(group):
+        blocks: dict[str, np.ndarray] = {}
+        for device, index in homes.items():
+            index = index if index is not None else (slice(None),) * len(shape.shape)
+            if stacked and number not in range(*index[0].indices(len(group))):
+                continue
+            inner = index[1:] if stacked else index
+            if str(inner) not in blocks:
+                blocks[str(inner)] = _block(place, inner, read).astype(shape.dtype)
+            parts.setdefault(device, []).append(jax.device_put(blocks[str(inner)], device))
+    shards = [jnp.stack(parts[device]) if stacked else parts[device][0] for device in homes]
+    return jax.make_array_from_single_device_arrays(shape.shape, sharding, shards)
+
+
+def _block(place: Place, index: tuple[slice, ...], read: Callable[..., np.ndarray]) -> np.ndarray:
+    """`ours[index]` of one tensor, reading no more of the file than that where it is a simple block."""
+    stored = place.stored_index(index)
+    if stored is None:
+        return place.ours(read(place.name))[index]
+    sizes = tuple(len(range(*s.indices(n))) for s, n in zip(index, place.shape))
+    return place._replace(shape=sizes).ours(read(place.name, stored))
+
+
+def _check(config: ModelConfig, source: Source, wanted: list[Place], path: str) -> None:
+    """Names and shapes agree exactly, tied heads included."""
+    names, head = set(source.names), {"lm_head.weight", "output.weight"}
+    left = {name for name in names - {place.name for place in wanted} if not name.endswith(_HARMLESS)}
+    missing = [place.name for place in wanted if place.name not in names]
+    if head & set(missing):
+        raise ValueError(
+            f"{path}: {missing[-1] if len(missing) == 1 else (head & set(missing)).pop()} is missing but tie_word_embeddings is "
+            "false; add the tensor, or set tie_word_embeddings to true to use the embedding as the output matrix"
+        )
+    if config.tied and head & left:
+        name = (head & left).pop()
+        left.remove(name)
+        if not _equal(source, name, wanted[0].name):
+            raise ValueError(
+                f"{path}: {name} differs from {wanted[0].name} but tie_word_embeddings is true; "
+                f"set tie_word_embeddings to false to use it, or delete {name}"
+            )
+    if missing:
+        raise ValueError(
+            f"{path}: {missing[0]} and {len(missing) - 1} more tensors of a {config.family} model are missing; "
+            "the download is incomplete or model_type in config.json is wrong"
+        )
+    if left:
+        raise ValueError(
+            f"{path}: no {config.family} parameter takes {min(left)} ({len(left)} such tensors); "
+            "model_type or num_hidden_layers in config.json is wrong, or the model has parts this decoder lacks"
+        )
+    for place in wanted:
+        if source.shape(place.name) != place.stored_shape:
+            raise ValueError(
+                f"{path}: {place.name} has shape {source.shape(place.name)}, config.json implies {place.stored_shape}"
+            )
+
+
+def _equal(source: Source, a: str, b: str) -> bool:
+    if source.shape(a) != source.shape(b):
+        return False
+    rows = source.shape(a)[0]
+    blocks = [(slice(i, min(i + 4096, rows)), slice(None)) for i in range(0, rows, 4096)]
+    return all(np.array_equal(source.read(a, block), source.read(b, block)) for block in blocks)
+
+
+class _Folder:
+    """A safetensors checkpoint: one file, or several with an index."""
+
+    def __init__(self, folder: Path) -> None:
+        index = folder / "model.safetensors.index.json"
+        if index.exists():
+            files = sorted(set(_json(index)["weight_map"].values()))
+        else:
+            files = ["model.safetensors"]
+        self._where: dict[str, Any] = {}
+        for file in files:
+            if not (folder / file).exists():
+                raise ValueError(f"{folder / file} is missing{_bin_hint(folder)}")
+            try:
+                handle = safetensors.safe_open(folder / file, framework="numpy")
+            except safetensors.SafetensorError as error:
+                raise ValueError(f"{folder / file} is damaged or truncated ({error}); fetch it again") from None
+            for name in handle.keys():
+                kind = handle.get_slice(name).get_dtype()
+                if kind not in _FLOATS:
+                    raise ValueError(f"{folder / file}: {name} is {kind}; quantised weights are not read, export {_FLOATS}")
+                self._where[name] = handle
+        self.names = self._where.keys()
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._where[name].get_slice(name).get_shape())
+
+    def read(self, name: str, index: tuple[slice, ...] | None = None) -> np.ndarray:
+        return self._where[name].get_tensor(name) if index is None else self._where[name].get_slice(name)[index]
+
+
+def _open_folder(folder: Path) -> tuple[ModelConfig, _Folder]:
+    if not folder.is_dir():
+        raise ValueError(
+            f"no model at {str(folder)!r}: expected a folder with config.json and model.safetensors "
+            "(fetch one with `hf download ORG/NAME --local-dir FOLDER`)"
+        )
+    if not (folder / "config.json").exists():
+        raise ValueError(f"{folder / 'config.json'} is missing; copy it from where the weights come from")
+    config = ModelConfig.from_hf(_json(folder / "config.json"))
+    generation = folder / "generation_config.json"
+    if generation.exists():  # chat models often list their turn end only here
+        eos = _json(generation).get("eos_token_id")
+        extra = () if eos is None else tuple(eos) if isinstance(eos, list) else (eos,)
+        config = dataclasses.replace(config, stop_ids=tuple(dict.fromkeys((*config.stop_ids, *extra))))
+    return config, _Folder(folder)
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from None
+
+
+def _bin_hint(folder: Path) -> str:
+    if any(folder.glob("*.bin")):
+        return "; torch .bin files are pickles and are not read: save the model again with safe_serialization=True"
+    return "; expected model.safetensors or model.safetensors.index.json"

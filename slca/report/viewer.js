@@ -91,6 +91,7 @@
   }
   const MAIN = ["process", "tool", "summary", "total"].filter((name) => data.channels.includes(name));
   const HIERR = ["format", "name", "key", "value", "parallel"];
+  const CHANNELS = [...MAIN, ...data.channels.filter((name) => !MAIN.includes(name))];
   const listed = MAIN.length ? MAIN : data.channels.slice(0, 3);
 
   function drawList() {
@@ -177,10 +178,12 @@
     if (!episode) return;
     const group = data.groups[episode.g];
     const value = (x) => (Array.isArray(x) ? x.map((v) => number(v, 3)).join(", ") : typeof x === "number" ? number(x, 3) : x === null ? "–" : show(x));
-    facts.append(el("h3", {}, "Advantage by segment"), table(["segment", "tokens", ...data.algorithms, ""], episode.segments.map(([, start, stop], k) =>
-      [label(episode, k), String(stop - start), ...data.algorithms.map((name) => shaded(episode.credit[name][k], peaks[name])), conflicting(episode, k) ? "⚠ signs differ" : ""])));
+    const segment = ([, start, stop], k) => [
+      label(episode, k) + (conflicting(episode, k) ? " ⚠ signs differ" : ""), String(stop - start), ...data.algorithms.map((name) => shaded(episode.credit[name][k], peaks[name])),
+    ];
+    facts.append(el("h3", {}, "Advantage by segment"), table(["segment", "tokens", ...data.algorithms], episode.segments.map(segment)));
     const named = (entries) => table(["name", "value"], entries.map(([name, x]) => [name, value(x)]));
-    const rewards = Object.entries(episode.rewards);
+    const rewards = CHANNELS.map((name) => [name, episode.rewards[name]]);
     const parts = [...rewards.filter(([name]) => name.includes("/")), ...Object.entries(episode.labels)];
     const last = ([name]) => name.split("/").pop();
     const hierr = HIERR.map((name) => parts.find((entry) => last(entry) === name)).filter(Boolean);
@@ -324,6 +327,6 @@
   options("mode", MODES);
   options("algorithm", data.algorithms);
   options("end", [...new Set(data.episodes.map((e) => e.end))]);
-  options("channel", data.channels);
+  options("channel", CHANNELS);
   filter();
 })();

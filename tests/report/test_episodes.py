@@ -1,12 +1,16 @@
 """What is stored is what was sampled, bit for bit, and holds no secret."""
 
+import dataclasses
 import gzip
 import json
 
 import numpy as np
 import pytest
 
+from slca.credit.algorithms import algorithm
 from slca.report.episodes import collect, episode_file, latest, load_episodes, piece_table, save_episodes, token_texts
+from slca.rewards.annotate import annotate
+from slca.types import TOOL
 from tests.report.synthetic import batch
 
 
@@ -86,3 +90,23 @@ def test_a_damaged_file_is_named(tmp_path, damage):
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(ValueError, match=r"e\.gz"):
         load_episodes(path)
+
+
+def test_a_stored_batch_shows_the_segment_lock(tmp_path, config):
+    """Other summary rewards: tool advantages are bit-identical under slca and change under grpo (contract 6)."""
+    episodes, _, _, words, _ = batch(groups=2)
+    rollouts = annotate(episodes, config)
+    credits = {name: algorithm(name, config.credit).credit(rollouts) for name in ("slca", "grpo")}
+    path = save_episodes(tmp_path / "e.gz", episodes, rollouts, credits, words.decode)
+    stored = load_episodes(path)
+    tool = stored.rollouts.kind == TOOL
+    summary = stored.rollouts.rewards["summary"]
+    other = np.linspace(0, 1, len(summary)) ** 2
+    changed = dataclasses.replace(
+        stored.rollouts,
+        rewards={**stored.rollouts.rewards, "summary": other, "total": stored.rollouts.rewards["total"] - summary + other},
+    )
+    for name, locked in (("slca", True), ("grpo", False)):
+        record = algorithm(name, config.credit)
+        assert np.array_equal(record.credit(stored.rollouts), stored.credits[name])  # the file holds every digit
+        assert np.array_equal(record.credit(changed)[tool], stored.credits[name][tool]) == locked

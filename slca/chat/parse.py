@@ -125,7 +125,7 @@ class _Turn:
 
     def stray(self, message: str) -> None:
         """A fault outside any block."""
-        if len(self.errors) < 2 * self.max_calls:
+        if not self.full and len(self.errors) < 2 * self.max_calls:
             self.errors.append(CallError("malformed_json", message))
 
     def fault(self, fault: Fault, raw: str, ended: bool) -> CallError:
@@ -197,36 +197,36 @@ def _json_type(value: Any) -> str:
 
 
 def _hermes(turn: _Turn, text: str) -> None:
-    position = 0
+    begin = position = 0  # of the running piece of text; where to look for the next tag
     while match := _TAG.search(text, position):
-        tag, start, end = match.group(), match.start(), match.end()
-        turn.text.append(text[position:start])
-        position = end
+        tag, start, position = match.group(), match.start(), match.end()
+        if tag in ENVIRONMENT_MARKERS:
+            turn.forged = True
+            continue
+        turn.text.append(text[begin:start])
         if tag == CALL_OPEN:
-            position = _hermes_block(turn, text, end)
+            position = _hermes_block(turn, text, position)
         elif tag == THINK_OPEN:
             turn.seen_think = True
-            stop = text.find(THINK_CLOSE, end)
-            turn.reasoning.append(text[end : stop if stop >= 0 else None])
+            stop = text.find(THINK_CLOSE, position)
+            turn.reasoning.append(text[position : stop if stop >= 0 else None])
             position = stop + len(THINK_CLOSE) if stop >= 0 else len(text)
-        elif tag == THINK_CLOSE and not turn.seen_think:
-            turn.reset()
-            turn.seen_think = True
-            turn.reasoning.append(text[:start])
         elif tag == CALL_CLOSE:
             turn.closed += 1
             turn.stray(f"{CALL_CLOSE} without {CALL_OPEN} before it")
-        elif tag in ENVIRONMENT_MARKERS:
-            turn.forged = True
-            turn.text.append(tag)
-    turn.text.append(text[position:])
+        elif not turn.seen_think:
+            turn.reset()
+            turn.seen_think = True
+            turn.reasoning.append(text[:start])
+        begin = position
+    turn.text.append(text[begin:])
 
 
 def _hermes_block(turn: _Turn, text: str, start: int) -> int:
     """Read the block whose opening tag ends at `start`; the offset to go on from."""
     turn.opened += 1
-    if turn.full:  # only tags are counted from here on
-        return start
+    if turn.full:  # nothing is read any more: the turn costs linear time however many blocks it opens
+        return _close(turn, text, _CALL_TAG.search(text, start))
     value, end, fault = turn.reader.read(text, start)
     if fault is None or fault.kind != "malformed_json":  # the end of the value is known
         after = skip_space(text, end)
@@ -237,13 +237,19 @@ def _hermes_block(turn: _Turn, text: str, start: int) -> int:
             return after + len(CALL_CLOSE)
         fault = fault or Fault("malformed_json", f"the JSON value is not followed by {CALL_CLOSE}", after, after == len(text))
     closing = _resync(text, start, fault.at)
-    stop = closing.start() if closing else len(text)
-    raw = text[start:stop]
+    raw = text[start : closing.start() if closing else None]
     turn.block(raw, [turn.fault(fault, raw, ended=closing is not None)])
-    if closing and closing.group() == CALL_CLOSE:
-        turn.closed += 1
-        return closing.end()
-    return stop
+    return _close(turn, text, closing)
+
+
+def _close(turn: _Turn, text: str, tag: re.Match[str] | None) -> int:
+    """End a block at `tag`: its own closing tag, the opening tag of the next block, or None = the end of the text."""
+    if tag is None:
+        return len(text)
+    if tag.group() == CALL_OPEN:
+        return tag.start()
+    turn.closed += 1
+    return tag.end()
 
 
 def _resync(text: str, start: int, fault_at: int) -> re.Match[str] | None:

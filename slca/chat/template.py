@@ -17,7 +17,7 @@ from typing import Any
 from slca.chat import budget, hermes
 from slca.chat.parse import ENVIRONMENT_MARKERS, WIRES
 from slca.chat.rendering import ControlStrings, plain_messages, render, shown_tools
-from slca.chat.tokenizer import Tokenizer
+from slca.chat.tokenizer import Tokenizer, from_transformers
 from slca.types import Message
 
 HISTORIES = ("template", "append")
@@ -41,7 +41,7 @@ class Template:
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
+        tokenizer: Tokenizer | Any,
         *,
         wire: str = "hermes",
         history: str = "template",
@@ -49,7 +49,7 @@ class Template:
         result_tokens: int = 512,
         date: str = "26 Jul 2024",
     ):
-        """wire: how calls are written (`slca.chat.parse`). history: `template` = `check` refuses a template that rewrites
+        """tokenizer: a `slca.chat.tokenizer.Tokenizer` or a loaded `transformers` fast tokenizer. wire: how calls are written (`slca.chat.parse`). history: `template` = `check` refuses a template that rewrites
         earlier turns, `append` = the row keeps the sampled ids though the template would not. thinking: handed to templates
         that know `enable_thinking`. result_tokens: a longer tool result is cut inside its block. date: printed by Llama
         templates; fixed, since a row must not depend on the day.
@@ -62,12 +62,13 @@ class Template:
             raise ValueError(f"chat.history={history!r}: one of {', '.join(HISTORIES)}")
         if result_tokens < budget.SMALLEST:
             raise ValueError(f"chat.tool_result_tokens={result_tokens}: at least {budget.SMALLEST}")
-        self.tokenizer, self.wire, self.history = tokenizer, wire, history
+        self.tokenizer: Tokenizer = tokenizer if hasattr(tokenizer, "control") else from_transformers(tokenizer)
+        self.wire, self.history = wire, history
         self.thinking, self.result_tokens = thinking, result_tokens
-        self.stop_ids = tokenizer.stop_ids
-        self._control = ControlStrings(tokenizer.control)
-        self._variables = {**tokenizer.variables, "enable_thinking": thinking, "date_string": date}
-        probe = render(tokenizer.chat_template, [{"role": "user", "content": ""}], [_PROBE], self._variables)
+        self.stop_ids = self.tokenizer.stop_ids
+        self._control = ControlStrings(self.tokenizer.control)
+        self._variables = {**self.tokenizer.variables, "enable_thinking": thinking, "date_string": date}
+        probe = render(self.tokenizer.chat_template, [{"role": "user", "content": ""}], [_PROBE], self._variables)
         self._native_tools = _PROBE_NAME in probe
 
     def prompt(self, messages: Sequence[Message], tools: Tools = None) -> list[int]:

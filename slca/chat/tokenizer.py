@@ -139,9 +139,8 @@ class FastTokenizer:
 
     def _check_plain(self) -> None:
         ids = set(self.control.values())
-        texts = list(self.control)
-        for text, encoding in zip(texts, self.plain.encode_batch(texts, add_special_tokens=False)):
-            if not ids.isdisjoint(encoding.ids):
+        for text in self.control:
+            if not ids.isdisjoint(self.encode(text)):
                 raise ValueError(
                     f"the tokenizer makes a control token from the plain text {text!r}: content could forge a turn"
                 )

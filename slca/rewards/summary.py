@@ -23,6 +23,9 @@ VERSION = "rule-1"
 MIN_CHARACTERS = 10  # shorter is no answer (as published)
 FREE_WORDS = 32  # words an answer may have without loss, and
 WORDS_PER_FACT = 12  # further ones for each fact
+DISTINCT_PAIRS = (
+    0.5  # share of distinct word pairs below which an answer repeats itself ("It is 9:00 in A. It is 8:00 in B." does not)
+)
 COPY_SPAN = 4  # words; an answer is a copy when nearly all its spans of this length stand in the question
 COPY_SHARE = 0.8
 MAX_LEAF = 60  # characters; longer results are prose, not values to state
@@ -218,10 +221,10 @@ def _starts_sentence(text: str, at: int) -> bool:
 
 
 def _concise(summary: str, words: Sequence[str], facts: int) -> float:
-    """1 up to the free length, then falling as its share; times the share of distinct word pairs; halved for a JSON dump."""
+    """1 up to the free length, then falling as its share; less for repeated word pairs; halved for a JSON dump."""
     length = min(1.0, (FREE_WORDS + WORDS_PER_FACT * facts) / max(len(words), 1))
     pairs = list(pairwise(words))
-    fresh = len(set(pairs)) / len(pairs) if pairs else 1.0
+    fresh = min(1.0, len(set(pairs)) / len(pairs) / DISTINCT_PAIRS) if pairs else 1.0
     return length * fresh * (0.5 if '":' in summary or summary.lstrip().startswith(("{", "[")) else 1.0)
 
 

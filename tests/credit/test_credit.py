@@ -4,7 +4,20 @@ import numpy as np
 import pytest
 
 from slca.credit.credit import (
-    Options, aligned, blended, compare, discounted, labelled, outcome, rarity, rescaled, routed, scaled, table, total, whitened,
+    Options,
+    aligned,
+    blended,
+    compare,
+    discounted,
+    labelled,
+    outcome,
+    rarity,
+    rescaled,
+    routed,
+    scaled,
+    table,
+    total,
+    whitened,
 )  # fmt: skip
 from slca.types import ABSENT, SUMMARY, TOOL
 from tests.credit.rollouts import made, pairs
@@ -259,5 +272,5 @@ def test_missing_channels_and_labels_are_named():
 def test_options_come_from_the_config(config):
     config.credit.norm, config.credit.tool_weight = "center", 2.0
     assert Options.of(config.credit) == Options(norm="center", tool_weight=2.0)
-    with pytest.raises(ValueError, match="credit.presence"):
+    with pytest.raises(ValueError, match=r"credit\.presence"):
         Options(presence="sometimes")

@@ -52,3 +52,19 @@ ANSWER = says("It is 17.4 degrees in Oslo.")
 
 def good(**kw):
     return episode(task(), [calls(GOLD), ANSWER], **kw)
+
+
+def demonstrated(the_task):
+    """The episode that follows the task's demonstration word by word."""
+    turns, observations, user_turn, user = [], [], [], 0
+    for message in the_task.demo:
+        if message["role"] == "assistant":
+            made = [ToolCall(c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls", [])]
+            turns.append(calls(*made, text=message.get("content", "")))
+            observations.append([])
+            user_turn.append(user)
+        elif message["role"] == "tool":
+            observations[-1].append(Observation(message["content"]))
+        else:
+            user += message["role"] == "user"
+    return episode(the_task, turns, observations, user_turn=user_turn)

@@ -1,6 +1,7 @@
 """HierR against the hand-worked vectors of algorithms-core 8.8 and its switches."""
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 
@@ -140,16 +141,14 @@ def test_weights_are_options():
 
 
 def test_unknown_choice_names_the_field():
-    with pytest.raises(ValueError, match="reward.matching: 'magic'"):
+    with pytest.raises(ValueError, match=r"reward\.matching: 'magic'"):
         process([calls(A)], [[A]], matching="magic")
 
 
 def test_a_mapping_of_tools_works_as_a_toolset():
-    class Set:
-        tools = {"a": None}
-
-    assert process_reward([calls(A)], [[A]], Set())["format"] == 1.0
-    assert process_reward([calls(B)], [[B]], Set())["format"] == 0.0
+    toolset = SimpleNamespace(tools={"a": None})
+    assert process_reward([calls(A)], [[A]], toolset)["format"] == 1.0
+    assert process_reward([calls(B)], [[B]], toolset)["format"] == 0.0
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,20 @@
 import pytest
 
 from slca.rewards.outcome import (
-    EXPLORATION, INFRASTRUCTURE, PROGRESS, REGRESSION, completeness, duplicates, format_valid, layered, overlong, right_calls,
-    rltr, solved, steps, unusable,
+    EXPLORATION,
+    INFRASTRUCTURE,
+    PROGRESS,
+    REGRESSION,
+    completeness,
+    duplicates,
+    format_valid,
+    layered,
+    overlong,
+    right_calls,
+    rltr,
+    solved,
+    steps,
+    unusable,
 )  # fmt: skip
 from slca.types import Observation, Parsed, ToolCall
 from tests.rewards.episodes import ANSWER, GOLD, calls, episode, says, task

@@ -105,7 +105,29 @@ def test_asking_back_and_declining_are_right_without_facts(text, question):
 
 def test_inventing_is_not_right_without_facts():
     assert score("It is 17.4 degrees in Oslo today.", question="How is the weather?", observations=(), facts=()) == 0.0
-    assert score("sorry sorry sorry sorry sorry sorry sorry sorry", observations=(), facts=()) < 0.2
+    assert score("sorry " * 30, observations=(), facts=()) < 0.1
+
+
+def test_parallel_answers_may_share_a_pattern():
+    results = ('{"time": "23:45"}', '{"time": "07:00"}')
+    question = "tell me the time in Vilnius and what time is it in Pluglos?"
+    assert (
+        score(
+            "It is 23:45 in Vilnius. It is 07:00 in Pluglos.", question=question, observations=results, facts=["23:45", "07:00"]
+        )
+        == 1.0
+    )
+
+
+def test_every_demonstration_of_the_generator_scores_full_marks(config):
+    from slca.rewards.scores import scores
+    from slca.tasks.synthesize import tasks
+    from tests.rewards.episodes import demonstrated
+
+    for split in ("train", "heldout_tasks", "heldout_tools"):
+        for task in tasks(1, split, 140):
+            found = scores(demonstrated(task), config)
+            assert found["process"] == found["summary"] == found["solved"] == 1.0, (task.kind, task.demo)
 
 
 def test_an_empty_fact_never_counts():

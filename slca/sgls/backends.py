@@ -19,7 +19,7 @@ from slca.types import Observation, ToolCall
 class Request:
     """One vetted call and all that a backend may know about it.
 
-    transcript: earlier (call, observation) pairs, None unless state = transcript; state: the rollout's store, None unless
+    transcript: earlier (call, observation) pairs that the reply may depend on, None = stateless; state: the rollout's store, None unless
     state = kv; the answer is then {"response": body, "state_patch": {...}}. deadline: `time.monotonic()` value;
     examples: recorded bodies of this tool; fault: why the last reply was refused ("" = first try).
     """
@@ -38,7 +38,13 @@ class Request:
         """JSON Schema of the whole reply, None where nothing is declared."""
         if self.state is None:
             return self.contract.response
-        return response.with_patch(self.contract.response)
+        return response.with_patch(self.contract.response, self.patch_keys)
+
+    @property
+    def patch_keys(self) -> list[str]:
+        """Store keys that this call may well change: those there are, and the entity it names."""
+        named = scripted.entity_key(self.call)
+        return sorted({*(self.state or {}), *([named] if named else [])})
 
 
 class Reply(NamedTuple):
@@ -81,11 +87,10 @@ class Scripted:
     deterministic = True
 
     def reply(self, request: Request) -> Reply:
-        if request.state is not None:
-            return Reply(
-                response.dumps(scripted.answer_with_state(request.contract, request.call, request.group, request.state))
-            )
-        return Reply(response.dumps(scripted.answer(request.contract, request.call, request.group, request.transcript or ())))
+        known, earlier = (request.contract, request.call, request.group), request.transcript or ()
+        if request.state is None:
+            return Reply(response.dumps(scripted.answer(*known, earlier)))
+        return Reply(response.dumps(scripted.answer_with_state(*known, request.state, earlier)))
 
     def counts(self) -> Mapping[str, float]:
         return {}

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 from slca.tasks.schema import Tool
 
 # Leading verbs of tools that change a server's state. Names are all that most catalogues say about it.
-WRITES = frozenset(
-    "accept add append apply approve archive assign attach book buy cancel change clear close commit complete confirm copy create "
-    "decline deactivate activate delete deploy disable edit enable insert install invite join leave lock log mark merge modify move "
-    "open order pause pay place post publish purchase put register reject remove rename reply reschedule reserve reset restore "
-    "resume save schedule send set share start stop submit subscribe tag toggle transfer turn uninstall unlock unsubscribe update "
-    "upload withdraw write".split()
+DELETES = frozenset("cancel clear delete discard drop erase purge remove revoke terminate uninstall unregister".split())
+WRITES = DELETES | frozenset(
+    "accept activate add append apply approve archive assign attach book buy change close commit complete confirm copy create "
+    "deactivate decline deploy disable edit enable insert install invite join leave lock log mark merge modify move open order "
+    "pause pay place post publish purchase put register reject rename reply reschedule reserve reset restore resume save schedule "
+    "send set share start stop submit subscribe tag toggle transfer turn unlock unsubscribe update upload withdraw write".split()
 )
 READS = frozenset(
     "check count describe fetch find get has head is list load look lookup query read retrieve search show view".split()
@@ -50,11 +50,15 @@ def contract(tool: Tool) -> Contract:
     return Contract(tool, function, digest, tool.response, violation, writes(tool.name))
 
 
+def verb(name: str) -> str:
+    """The verb of a tool's name: the first one among the leading words of its last part (`notes.save`, `CreateBucket`,
+    `sqs_delete_queue`); "" = none."""
+    return next((word for word in words(name.rsplit(".", 1)[-1])[:2] if word in WRITES or word in READS), "")
+
+
 def writes(name: str) -> bool:
-    """Whether a tool of this name changes state: the first verb among its leading words says so (`notes.save`, `CreateBucket`;
-    not `get_order`)."""
-    action = words(name.rsplit(".", 1)[-1])[:2]
-    return next((word in WRITES for word in action if word in WRITES | READS), False)
+    """Whether a tool of this name changes state: its verb says so."""
+    return verb(name) in WRITES
 
 
 def words(name: str) -> list[str]:

@@ -29,7 +29,7 @@ class Meter:
             self._counts["calls"] += 1
             self._counts[f"status/{observation.status}"] += 1
             self._counts[f"source/{source}"] += 1
-            for name in ("tokens", "prompt_tokens", "regenerations", "invalid"):
+            for name in ("replies", "tokens", "prompt_tokens", "regenerations", "invalid"):
                 if amount := observation.cost.get(name):
                     self._counts[name] += int(amount)
             for name in ("fault", "error"):
@@ -41,7 +41,6 @@ class Meter:
         with self._lock:
             counts, seconds = Counter(self._counts), sorted(self._seconds)
         calls = max(1, counts["calls"])
-        answered = sum(counts[f"source/{name}"] for name in ("scripted", "jax", "openai", "mcp"))
         values = {f"status/{status}": 0.0 for status in OBSERVATION_STATUS}
         values |= {name: float(count) for name, count in sorted(counts.items())}
         values["calls"] = float(counts["calls"])
@@ -49,7 +48,7 @@ class Meter:
         values["invalid_arguments_rate"] = counts["status/invalid_arguments"] / calls
         values["cache_hit_rate"] = counts["source/cache"] / calls
         values["replay_hit_rate"] = counts["source/replay"] / calls
-        values["invalid_response_rate"] = counts["invalid"] / max(1, answered + counts["regenerations"])
+        values["invalid_response_rate"] = counts["invalid"] / max(1, counts["replies"])
         values["tokens_per_call"] = counts["tokens"] / calls
         for name, share in (("p50", 0.50), ("p95", 0.95)):
             values[f"seconds_{name}"] = seconds[min(len(seconds) - 1, int(share * len(seconds)))] if seconds else 0.0

@@ -82,11 +82,14 @@ def api_error(value: Any) -> bool:
     return isinstance(value, dict) and len(value) == 1 and "error" in value and value["error"] is not None
 
 
-def with_patch(schema: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Schema of a reply in kv mode: {"response": body, "state_patch": object}; references of the body stay inside it."""
+def with_patch(schema: Mapping[str, Any] | None, keys: Iterable[str] = ()) -> dict[str, Any]:
+    """Schema of a reply in kv mode: {"response": body, "state_patch": object}; references of the body stay inside it.
+
+    keys: names that the patch may well hold (any other is allowed too)."""
     body = dict(schema or {})
     definitions: dict[str, Any] = {name: body.pop(name) for name in ("$defs", "definitions") if name in body}
-    properties = {"response": body, "state_patch": {"type": "object"}}
+    patch = {"type": "object", "properties": {key: {} for key in keys}}
+    properties = {"response": body, "state_patch": patch}
     return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False, **definitions}
 
 

@@ -11,11 +11,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from slca.sgls.contract import READS, WRITES, Contract, words
+from slca.sgls.contract import DELETES, Contract, verb, words
 from slca.tasks.values import respond, response_seed
 from slca.types import Observation, ToolCall
 
-DELETES = frozenset({"cancel", "clear", "delete", "discard", "drop", "erase", "remove", "revoke", "unregister", "uninstall"})
 _SMALL = frozenset({"a", "all", "an", "by", "for", "from", "in", "my", "of", "on", "the", "to"})
 _IDENTIFIES = re.compile(r"(?:^|_)(id|key|number|code|name|path|title|email)$", re.IGNORECASE)
 _STRENGTH = ("id", "key", "number", "code", "name", "path", "title", "email")
@@ -27,26 +26,49 @@ def answer(contract: Contract, call: ToolCall, group: str, transcript: Sequence[
 
     Raises slca.tasks.values.Unsatisfiable where no value of the response schema is found.
     """
-    return respond(contract.tool, call.arguments, response_seed(group), _values(transcript))
+    return respond(
+        contract.tool, call.arguments, response_seed(group), [(earlier, _value(seen)) for earlier, seen in transcript]
+    )
 
 
-def _values(transcript: Sequence[tuple[ToolCall, Observation]]) -> Iterator[tuple[ToolCall, Any]]:
-    for call, observation in transcript:
-        if observation.status == "ok":
-            try:
-                yield call, json.loads(observation.text)
-            except (ValueError, RecursionError):
-                continue
+def linked(call: ToolCall, transcript: Sequence[tuple[ToolCall, Observation]]) -> tuple[tuple[ToolCall, Observation], ...]:
+    """The earlier exchanges that `respond` can tie to `call`: their result brought up a value that the call now uses.
+
+    The rest changes nothing, so a call gets the same answer wherever in a rollout it is made.
+    """
+    used = [value for value in call.arguments.values() if isinstance(value, str | int) and not isinstance(value, bool)]
+
+    def ties(earlier: ToolCall, observation: Observation) -> bool:
+        given = list(earlier.arguments.values())
+        return observation.status == "ok" and any(value not in given and _text(value) in observation.text for value in used)
+
+    return tuple((earlier, observation) for earlier, observation in transcript if ties(earlier, observation))
 
 
-def answer_with_state(contract: Contract, call: ToolCall, group: str, state: Mapping[str, Any]) -> dict[str, Any]:
+def _text(value: str | int) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _value(observation: Observation) -> Any:
+    try:
+        return json.loads(observation.text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def answer_with_state(
+    contract: Contract,
+    call: ToolCall,
+    group: str,
+    state: Mapping[str, Any],
+    transcript: Sequence[tuple[ToolCall, Observation]] = (),
+) -> dict[str, Any]:
     """{"response": body, "state_patch": changes of the store}; pure in its arguments."""
-    body = answer(contract, call, group)
+    body = answer(contract, call, group, transcript)
     noun, arguments = _noun(call.name), dict(call.arguments)
-    named = _identity(arguments)
-    key = f"{noun}/{named}" if named is not None else None
+    key = entity_key(call)
     if contract.writes:
-        deletes = bool(DELETES & set(words(call.name)[:2]))
+        deletes = verb(call.name) in DELETES
         if deletes and key is not None and key in state and state[key] is None:
             return {"response": NOT_FOUND, "state_patch": {}}
         made = body if isinstance(body, dict) else {}
@@ -61,10 +83,16 @@ def answer_with_state(contract: Contract, call: ToolCall, group: str, state: Map
     return {"response": _listed(body, entities, contract), "state_patch": {}}
 
 
+def entity_key(call: ToolCall) -> str | None:
+    """Store key of the entity that a call names, None where it names none."""
+    named = _identity(call.arguments)
+    return f"{_noun(call.name)}/{named}" if named is not None else None
+
+
 def _noun(name: str) -> str:
-    """What a tool is about: the words of its name that are no verbs, singular (`notes.save`, `get_note` -> `note`)."""
-    kept = [word for word in words(name) if word not in WRITES | DELETES | READS | _SMALL]
-    return "_".join(word[:-1] if word.endswith("s") and not word.endswith("ss") else word for word in kept)
+    """What a tool is about: the words of its name but the verb, singular (`notes.save`, `get_note` -> `note`)."""
+    kept = [word for word in words(name) if word not in _SMALL and word != verb(name)]
+    return "_".join(word[:-1] if word.endswith("s") and word[-2:] not in ("ss", "us", "is") else word for word in kept)
 
 
 def _identity(fields: Mapping[str, Any]) -> str | None:

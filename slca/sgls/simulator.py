@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from slca.sgls import backends, faults, prompts, response, validation
+from slca.sgls import backends, faults, prompts, response, scripted, validation
 from slca.sgls.cache import Cache
 from slca.sgls.contract import contract, writes
 from slca.sgls.meter import Meter
@@ -181,14 +181,15 @@ class Simulator:
         if self._state == "kv" and context.state:
             return _digest(json.dumps(context.state, ensure_ascii=False, sort_keys=True))
         if self._state == "transcript" and (written := _written(context)):
-            return _digest(*(part for call, answer in written for part in (call_hash(call), answer.text)))
+            return _digest(*_footprint(written))
         return ""
 
     def _request(self, call: ToolCall, toolset: ToolSet, context: Context, group: str, deadline: float) -> backends.Request:
         transcript = None
-        if self._state == "transcript":
-            # A deterministic backend may depend on nothing that the cache key lacks.
-            transcript = tuple(_written(context) if self._backend.deterministic else context.transcript)
+        if self._backend.deterministic and not self.paper:
+            transcript = scripted.linked(call, context.transcript)  # all that its reply depends on, and part of the key
+        elif self._state == "transcript":
+            transcript = tuple(context.transcript)
         return backends.Request(
             call,
             contract(toolset.tools[call.name]),
@@ -203,7 +204,8 @@ class Simulator:
         if self._cache is None:
             return self._ask(request)
         scope = request.group if self._scope == "group" else "stale" * request.group.endswith("\0stale")
-        key = _digest(self._backend.identity, request.contract.digest, scope, world, identity)
+        links = _footprint(request.transcript or ()) if self._backend.deterministic else ()
+        key = _digest(self._backend.identity, request.contract.digest, scope, world, identity, *links)
         try:
             wait = max(0.0, request.deadline - time.monotonic())
             observation, known = self._cache.once(key, request.call, lambda: self._ask(request), wait)
@@ -216,12 +218,13 @@ class Simulator:
 
     def _ask(self, request: backends.Request) -> Observation:
         """Ask the backend until a reply passes the check, at most 1 + regenerations times. Never raises BackendError."""
-        cost = {"tokens": 0, "prompt_tokens": 0, "regenerations": 0, "invalid": 0}
+        cost = {"replies": 0, "tokens": 0, "prompt_tokens": 0, "regenerations": 0, "invalid": 0}
         while True:
             try:
                 reply = self._backend.reply(request)
             except backends.BackendError as error:
                 return _failed(error.kind, cost, "timeout" if error.kind == "timeout" else "sim_failed")
+            cost["replies"] += 1
             cost["tokens"] += reply.tokens
             cost["prompt_tokens"] += reply.prompt_tokens
             try:
@@ -265,6 +268,10 @@ class Simulator:
 
 def _written(context: Context) -> list[tuple[ToolCall, Observation]]:
     return [(call, answer) for call, answer in context.transcript if answer.status == "ok" and writes(call.name)]
+
+
+def _footprint(pairs: Iterable[tuple[ToolCall, Observation]]) -> list[str]:
+    return [part for call, answer in pairs for part in (call_hash(call), answer.text)]
 
 
 def _failed(kind: str, cost: Mapping[str, float] | None = None, status: str = "sim_failed") -> Observation:

@@ -17,6 +17,11 @@ def completion(text: Any, tokens: int = 5) -> bytes:
     return json.dumps({"choices": [choice], "usage": {"prompt_tokens": 40, "completion_tokens": tokens}}).encode()
 
 
+class _Listener(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128  # a full queue costs a connecting client a second
+
+
 class Server:
     """Use as a context manager. script: behaviours in order, the last one for ever; a plain string is a good completion.
 
@@ -41,8 +46,7 @@ class Server:
             def log_message(self, *args):
                 return
 
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.http.daemon_threads = True
+        self.http = _Listener(("127.0.0.1", 0), Handler)
         self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 
     @property

@@ -162,17 +162,17 @@ def test_content_that_is_null_or_no_text(endpoint):
             ask(one)
 
 
-def test_close_stops_the_thread(endpoint):
+def test_close_stops_the_thread_and_ends_what_is_in_flight(endpoint):
+    before = set(threading.enumerate())
     with Server([("slow", 5.0)]) as server:
         one = endpoint(server, timeout=5.0)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(ask, one)
             while not server.requests:
                 time.sleep(0.01)
+            (loop,) = [thread for thread in set(threading.enumerate()) - before if thread.name == "slca-endpoint"]
             one.close()
             with pytest.raises(EndpointError):
                 waiting.result(3)
-    for thread in threading.enumerate():
-        if thread.name == "slca-endpoint" and thread.is_alive():
-            thread.join(2)
-            assert not thread.is_alive()
+    loop.join(2)
+    assert not loop.is_alive()

@@ -1,0 +1,131 @@
+"""The backend that asks a model of ours: calls that arrive together are sampled together.
+
+`generate(prompts, grammars, max_tokens, temperature)` is handed in by the caller (the same scheduler and sampler as the
+policy's): prompts are chat messages, grammars llguidance texts or None, one a prompt; it returns one `Generated` a prompt.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple, Protocol
+
+from slca.sgls import grammar, prompts, response
+from slca.sgls.backends import BackendError, Reply, Request, messages
+
+GATHER_SECONDS = 0.005  # how long the first call of a batch waits for company
+MAX_BATCH = 64  # calls sampled together
+
+# A body where nothing is declared: a grammar needs something finite.
+UNDECLARED = {
+    "type": "object",
+    "properties": {"status": {"type": "string"}, "result": {"type": "string"}},
+    "required": ["result"],
+}
+
+
+class Generated(NamedTuple):
+    """A sampled text, without its stop token, and the tokens it took."""
+
+    text: str
+    tokens: int = 0
+    prompt_tokens: int = 0
+
+
+class Generate(Protocol):
+    def __call__(
+        self, prompts: Sequence[list[dict[str, str]]], grammars: Sequence[str | None], max_tokens: int, temperature: float
+    ) -> Sequence[Generated]: ...
+
+
+class Local:
+    """A model behind a `generate` callable, held to the response schema by a grammar where llguidance is installed.
+
+    paper: the published prompt and no grammar.
+    """
+
+    name = "jax"
+    deterministic = False
+
+    def __init__(self, generate: Generate, *, temperature: float, max_tokens: int, paper: bool = False):
+        self.temperature, self.max_tokens, self.paper = temperature, max_tokens, paper
+        self.identity = f"jax:{'paper' if paper else prompts.VERSION}"
+        self.counted: Counter[str] = Counter()
+        self._generate = generate
+        self._constrained = not paper and grammar.available()
+        self._waiting: queue.SimpleQueue[tuple[Request, Future[Generated]] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def reply(self, request: Request) -> Reply:
+        future: Future[Generated] = Future()
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="slca-simulator", daemon=True)
+                self._thread.start()
+        self._waiting.put((request, future))
+        try:
+            generated = future.result(max(0.0, request.deadline - time.monotonic()))
+        except TimeoutError:
+            future.cancel()
+            raise BackendError("timeout") from None
+        return Reply(generated.text, generated.tokens, generated.prompt_tokens)
+
+    def counts(self) -> Mapping[str, float]:
+        return {f"local/{name}": float(count) for name, count in self.counted.items()}
+
+    def close(self) -> None:
+        self._waiting.put(None)
+
+    def _serve(self) -> None:
+        while (first := self._waiting.get()) is not None:
+            batch, stopping = [first], False
+            until = time.monotonic() + GATHER_SECONDS
+            while len(batch) < MAX_BATCH and not stopping:
+                try:
+                    item = self._waiting.get(timeout=max(0.0, until - time.monotonic()))
+                except queue.Empty:
+                    break
+                stopping = item is None
+                batch += [item] if item is not None else []
+            if live := [(request, future) for request, future in batch if future.set_running_or_notify_cancel()]:
+                self._sample(live)
+            if stopping:
+                return
+
+    def _sample(self, batch: list[tuple[Request, Future[Generated]]]) -> None:
+        asked = [messages(request, self.paper) for request, _ in batch]
+        grammars = [self._grammar(request) for request, _ in batch]
+        self.counted["batches"] += 1
+        try:
+            replies = self._generate(asked, grammars, self.max_tokens, self.temperature)
+            if len(replies) != len(batch):
+                raise ValueError(f"generate returned {len(replies)} replies for {len(batch)} prompts")
+        except Exception as error:  # the model's engine failed; its callers, not the run, hear of it
+            for _, future in batch:
+                future.set_exception(BackendError(f"generate/{type(error).__name__}"))
+            return
+        for (_, future), generated in zip(batch, replies):
+            future.set_result(generated)
+
+    def _grammar(self, request: Request) -> str | None:
+        if not self._constrained:
+            return None
+        try:
+            return grammar.compile(_finite_schema(request), self.max_tokens)
+        except grammar.NoGrammar:  # the check of the reply is still there
+            self.counted["unconstrained"] += 1
+            return None
+
+
+def _finite_schema(request: Request) -> dict[str, Any]:
+    """The reply's schema; where nothing is declared, the keys of a recorded body or a small generic one."""
+    if request.contract.response is not None:
+        return request.schema or {}
+    keys = sorted(response.top_keys(request.examples[0])) if request.examples else []
+    body = {"type": "object", "properties": {key: {} for key in keys}, "required": keys} if keys else UNDECLARED
+    return body if request.state is None else response.with_patch(body, request.patch_keys)

@@ -1,0 +1,81 @@
+"""Narrowed schemas: subsets of the original, with a true bound on the bytes of a body."""
+
+import json
+
+import jsonschema_rs
+import pytest
+
+from slca.sgls.finite import Sizes, narrowed
+
+SMALL = Sizes(characters=4, items=2, levels=4, optional=True)
+
+
+def closed(**properties):
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    "schema, longest_body",
+    [
+        ({"type": "boolean"}, "false"),
+        ({"type": "null"}, "null"),
+        ({"enum": ["a", "långt", 3]}, '"långt"'),
+        ({"const": {"a": [1]}}, '{"a": [1]}'),
+        ({"type": "integer", "minimum": -5, "maximum": 120}, "120"),
+        ({"type": "integer"}, "-1000000"),
+        ({"type": "number", "minimum": 0, "maximum": 10}, "10.00"),
+        ({"type": "string"}, '"' + "\\u0001" * 4 + '"'),
+        ({"type": "string", "format": "date"}, '"2024-12-31"'),
+        (closed(a={"type": "boolean"}, b={"type": "null"}), '{"a": false, "b": null}'),
+        ({"type": "array", "items": {"type": "boolean"}}, "[false, false]"),
+        ({"type": "array", "items": {"type": "boolean"}, "minItems": 3}, "[false, false, false]"),
+        ({"type": "array", "prefixItems": [{"type": "null"}], "items": {"type": "boolean"}}, "[null, false]"),
+        ({"anyOf": [{"type": "null"}, {"enum": ["abc"]}]}, '"abc"'),
+        ({"$ref": "#/$defs/x", "$defs": {"x": {"enum": ["abc"]}}}, '"abc"'),
+        ({"allOf": [{"type": "array"}, {"items": {"type": "null"}, "maxItems": 1}]}, "[null]"),
+    ],
+)
+def test_the_longest_body_is_counted(schema, longest_body):
+    found = narrowed(schema, SMALL)
+    assert jsonschema_rs.is_valid(found.schema, json.loads(longest_body))
+    assert jsonschema_rs.is_valid(schema, json.loads(longest_body))
+    assert len(longest_body.encode()) <= found.longest <= len(longest_body.encode()) + 8
+
+
+@pytest.mark.parametrize(
+    "schema, body",
+    [
+        (closed(a={"type": "string"}), {"a": "12345"}),
+        (closed(a={"type": "string"}), {}),
+        ({"type": "object", "properties": {"a": {"type": "null"}}}, {"a": None, "b": 1}),
+        ({"type": "array", "items": {"type": "null"}}, [None] * 3),
+        ({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, [1, 1]),
+        ({"type": "integer"}, 10**7),
+    ],
+)
+def test_what_is_narrowed_away(schema, body):
+    assert not jsonschema_rs.is_valid(narrowed(schema, SMALL).schema, body)
+
+
+def test_recursion_ends():
+    tree = {"type": "object", "properties": {"v": {"type": "null"}, "next": {"$ref": "#"}}, "required": ["v"]}
+    found = narrowed(tree, SMALL)
+    assert jsonschema_rs.is_valid(found.schema, {"v": None, "next": {"v": None}})
+    assert found.longest < 200 and "$ref" not in json.dumps(found.schema)
+
+
+def test_endless_requirements_are_impossible():
+    assert narrowed({"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}, SMALL) is None
+    assert narrowed({"$ref": "#"}, SMALL) is None
+    assert narrowed({"$ref": "#/nowhere"}, SMALL) is None
+
+
+def test_optional_fields_go_first():
+    schema = {"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}, "required": ["b"]}
+    assert set(narrowed(schema, SMALL).schema["properties"]) == {"a", "b"}
+    assert set(narrowed(schema, SMALL._replace(optional=False)).schema["properties"]) == {"b"}
+
+
+def test_a_map_with_a_least_size_gets_keys():
+    schema = {"type": "object", "additionalProperties": {"type": "boolean"}, "minProperties": 2}
+    assert jsonschema_rs.is_valid(schema, {name: True for name in narrowed(schema, SMALL).schema["required"]})

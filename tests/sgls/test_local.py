@@ -1,0 +1,104 @@
+"""The backend over a `generate` callable: batching, deadlines, failures, schemas."""
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from slca.sgls import grammar
+from slca.sgls.local import Generated
+from slca.sgls.simulator import Simulator
+from slca.types import Context, ToolCall
+from tests.sgls.tools import TOOLS
+
+GOOD = '{"city": "Oslo", "temp_c": 4}'
+
+
+def weather(city):
+    return ToolCall("get_weather", {"city": city})
+
+
+@pytest.fixture
+def simulate():
+    made = []
+
+    def make(generate, **options):
+        made.append(Simulator("jax", generate=generate, **options))
+        return made[-1]
+
+    yield make
+    for simulator in made:
+        simulator.close()
+
+
+def test_calls_that_come_together_are_sampled_together(simulate):
+    sizes = []
+
+    def generate(prompts, grammars, max_tokens, temperature):
+        sizes.append(len(prompts))
+        assert (max_tokens, temperature) == (99, 0.25) and all(prompt[0]["role"] == "system" for prompt in prompts)
+        time.sleep(0.05)
+        return [Generated(GOOD, 9, 50)] * len(prompts)
+
+    simulator = simulate(generate, max_tokens=99, temperature=0.25)
+    with ThreadPoolExecutor(12) as pool:
+        seen = list(pool.map(lambda i: simulator.simulate(weather(f"City {i}"), TOOLS, Context("g")), range(12)))
+    assert [o.text for o in seen] == [GOOD] * 12 and seen[0].cost["tokens"] == 9
+    assert sum(sizes) == 12 and len(sizes) <= 6
+    assert simulator.metrics()["local/batches"] == len(sizes)
+
+
+def test_a_failing_engine_fails_its_calls_only(simulate):
+    script = [RuntimeError("out of memory"), [], [Generated(GOOD)]]
+
+    def generate(prompts, grammars, max_tokens, temperature):
+        entry = script.pop(0)
+        if isinstance(entry, Exception):
+            raise entry
+        return entry
+
+    simulator = simulate(generate)
+    seen = [simulator.simulate(weather("Oslo"), TOOLS, Context("g")) for _ in range(3)]
+    assert [o.status for o in seen] == ["sim_failed", "sim_failed", "ok"]
+    assert [o.provenance.get("error") for o in seen] == ["generate/RuntimeError", "generate/ValueError", None]
+
+
+def test_the_deadline_holds(simulate):
+    release = threading.Event()
+
+    def generate(prompts, *_):
+        release.wait(5)
+        return [Generated(GOOD)] * len(prompts)
+
+    begun = time.monotonic()
+    observation = simulate(generate, timeout=0.2).simulate(weather("Oslo"), TOOLS)
+    release.set()
+    assert observation.status == "timeout" and time.monotonic() - begun < 1.0
+
+
+def test_paper_mode_has_neither_grammar_nor_extras(simulate):
+    def generate(prompts, grammars, max_tokens, temperature):
+        assert grammars == [None] and "depend_on" in prompts[0][1]["content"]
+        return [Generated("<response>anything</response>")]
+
+    assert simulate(generate, mode="paper").simulate(weather("Oslo"), TOOLS).text == "anything"
+
+
+@pytest.mark.skipif(not grammar.available(), reason="the extra `grammar` (llguidance) is not installed")
+@pytest.mark.parametrize("state", ["none", "kv"])
+def test_random_weights_give_valid_observations(simulate, state):
+    from slca.chat.tokenizer import load
+    from tests.sgls.sampling import random_model
+
+    calls = [weather("Oslo"), ToolCall("free_form", {"q": "x"}), ToolCall("notes.get", {"id": "7"}), ToolCall("notes.list", {})]
+    replays = [(ToolCall("free_form", {"q": "other"}), '{"answer": 1, "source": "b"}')]
+    simulator = simulate(random_model(load("tiny")), state=state, max_tokens=1200, replays=replays)
+    context = Context("g")
+    for call in calls:
+        observation = simulator.simulate(call, TOOLS, context)
+        assert observation.status == "ok" and observation.cost["regenerations"] == 0, observation
+        json.loads(observation.text)
+    assert "answer" in simulator.simulate(calls[1], TOOLS, Context("g")).text
+    assert "local/unconstrained" not in simulator.metrics()

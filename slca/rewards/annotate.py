@@ -112,9 +112,10 @@ _Row = tuple[dict[str, float], dict[str, list[float]], dict[str, Any]]
 
 def _row(episode: Episode, rules: Rules, parts: list[Segment], graded: list[dict[str, float]], toolset: Any) -> _Row:
     allowed = tool_names(episode, toolset)
-    found = measure(episode, rules, allowed, parts, graded)
+    compared = outcome.Compared.of(episode.turns, episode.task.gold_steps)
+    found = measure(episode, rules, allowed, parts, graded, compared)
     routed = route(found, rules)
-    steps = outcome.steps(episode, allowed)
+    steps = outcome.steps(compared, episode.observations, allowed)
     roles = [steps[part.turn].role for part in parts]
     answered = [routed["summary"] if found["omitted"] else grade["summary"] for grade in graded]
     perseg = {

@@ -29,6 +29,9 @@ CHOICES = {
     "abstain": ("sane", "paper"),
 }
 
+# Matched calls: gold index -> (predicted index, key score, value score)
+Pairs = dict[int, tuple[int, float, float]]
+
 
 @dataclass(frozen=True)
 class Options:
@@ -77,14 +80,21 @@ def allowed_names(toolset: Any) -> Collection[str]:
 
 
 def score(
-    turns: Sequence[Parsed], gold_steps: Sequence[Sequence[ToolCall]], allowed: Collection[str], options: Options
+    turns: Sequence[Parsed],
+    gold_steps: Sequence[Sequence[ToolCall]],
+    allowed: Collection[str],
+    options: Options,
+    greedy_loose: Pairs | None = None,
 ) -> dict[str, float]:
-    """`process_reward` with prepared arguments."""
+    """`process_reward` with prepared arguments. greedy_loose: the published matching, where a caller has it already."""
     blocks = [_turn_block(turn) for turn in turns if turn.attempted] if options.blocks == "turn" else _tag_blocks(turns)
     predicted = [call for calls, _ in blocks for call in calls]
     gold = [call for step in gold_steps for call in step]
     attempted = any(turn.attempted for turn in turns)
-    pairs = match(predicted, gold, VALUE_EQ[options.value_eq], options.matching)
+    if greedy_loose is not None and (options.matching, options.value_eq) == ("greedy", "loose"):
+        pairs = greedy_loose
+    else:
+        pairs = match(predicted, gold, VALUE_EQ[options.value_eq], options.matching)
     if options.abstain == "sane" and not predicted:
         # Abstaining is right where no call is; junk that nobody can run must not collect what an honest abstention earns.
         parts = dict.fromkeys(COMPONENTS, 0.0 if attempted or gold else 1.0)
@@ -171,16 +181,15 @@ def _parallel(predicted: Sequence[int], gold: Sequence[int], how: str) -> float:
 
 def similarity(predicted: ToolCall, gold: ToolCall, equal: ValueEq) -> tuple[float, float]:
     """(key Jaccard, share of gold keys whose value is equal) of two calls of the same tool; (1, 1) when gold has no key."""
-    ours, theirs = set(predicted.arguments), set(gold.arguments)
+    ours, theirs = predicted.arguments, gold.arguments
     if not theirs:
         return 1.0, 1.0
-    shared = ours & theirs
-    right = sum(equal(predicted.arguments[key], gold.arguments[key]) for key in shared)
-    return len(shared) / len(ours | theirs), right / len(theirs)
-
-
-# gold index -> (predicted index, key, value)
-Pairs = dict[int, tuple[int, float, float]]
+    shared = right = 0
+    for key, value in theirs.items():
+        if key in ours:
+            shared += 1
+            right += equal(ours[key], value)
+    return shared / (len(ours) + len(theirs) - shared), right / len(theirs)
 
 
 def match(predicted: Sequence[ToolCall], gold: Sequence[ToolCall], equal: ValueEq, how: str = "greedy") -> Pairs:

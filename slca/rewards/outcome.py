@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from slca.rewards.hierr import match
-from slca.rewards.values import ValueEq, identity, loose, same_call
-from slca.types import Episode, Observation, Parsed, ToolCall
+from slca.rewards.hierr import Pairs, match
+from slca.rewards.values import identity, loose, same_call
+from slca.types import Observation, Parsed, ToolCall
 
 REFUSED = frozenset({"unknown_tool", "invalid_arguments"})
 
@@ -35,26 +35,41 @@ def solved(turns: Sequence[Parsed], gold_steps: Sequence[Sequence[ToolCall]]) ->
     return not rest
 
 
-def right_calls(turns: Sequence[Parsed], gold_steps: Sequence[Sequence[ToolCall]], equal: ValueEq = loose) -> int:
-    """Sum of C(call) of ToolPO: gold calls met one-to-one by a call of equal name with every gold key equal.
+@dataclass(frozen=True)
+class Compared:
+    """The calls of an episode held against the gold calls once, for every reward below.
+
+    identities: of the calls, turn by turn. pairs: gold index -> (call index, key, value) of the loose greedy matching.
+    """
+
+    turns: Sequence[Parsed]
+    gold: Sequence[ToolCall]
+    identities: list[list[str]]
+    pairs: Pairs
+
+    @classmethod
+    def of(cls, turns: Sequence[Parsed], gold_steps: Sequence[Sequence[ToolCall]]) -> Compared:
+        gold = [call for step in gold_steps for call in step]
+        calls = [call for turn in turns for call in turn.calls]
+        return cls(turns, gold, [[identity(call) for call in turn.calls] for turn in turns], match(calls, gold, loose))
+
+
+def right_calls(compared: Compared) -> int:
+    """Sum of C(call) of ToolPO: gold calls met one-to-one by a call of equal name with every gold key loosely equal.
 
     Bounded by the gold calls, so repeating a right call pays nothing (DeepEyes#83).
     """
-    calls = [call for turn in turns for call in turn.calls]
-    gold = [call for step in gold_steps for call in step]
-    pairs = match(calls, gold, equal)
-    return sum(value >= 1.0 for _, _, value in pairs.values())
+    return sum(value >= 1.0 for _, _, value in compared.pairs.values())
 
 
-def completeness(turns: Sequence[Parsed], gold_steps: Sequence[Sequence[ToolCall]]) -> float:
+def completeness(compared: Compared) -> float:
     """RLTR's R_comp by rule, in [0, 1]: mean over the gold calls of the verdict "this call was made".
 
     No call is right: 1 when none was tried. The LLM checker (N verdicts of the whole episode) is slca.rewards.judge.
     """
-    gold = sum(len(step) for step in gold_steps)
-    if not gold:
-        return float(not any(turn.attempted for turn in turns))
-    return right_calls(turns, gold_steps) / gold
+    if not compared.gold:
+        return float(not any(turn.attempted for turn in compared.turns))
+    return right_calls(compared) / len(compared.gold)
 
 
 def rltr(
@@ -71,10 +86,10 @@ def format_valid(turns: Sequence[Parsed]) -> bool:
     return any(turn.calls for turn in turns) or not any(turn.attempted for turn in turns)
 
 
-def duplicates(turns: Sequence[Parsed]) -> int:
+def duplicates(compared: Compared) -> int:
     """Calls that repeat an earlier call of the episode, name and arguments."""
-    calls = [identity(call) for turn in turns for call in turn.calls]
-    return len(calls) - len(set(calls))
+    made = [name for names in compared.identities for name in names]
+    return len(made) - len(set(made))
 
 
 def unusable(turns: Sequence[Parsed], observations: Sequence[Sequence[Observation]]) -> int:
@@ -105,25 +120,21 @@ class Step:
     similarity: float  # MatchTIR's turn reward: mean over its calls of the similarity to the matched gold call
 
 
-def steps(episode: Episode, allowed: Collection[str]) -> list[Step]:
+def steps(compared: Compared, observations: Sequence[Sequence[Observation]], allowed: Collection[str]) -> list[Step]:
     """One `Step` an assistant turn, in order.
 
     Roles: PROGRESS, a call meets a still open gold call; REGRESSION, a call repeats an earlier one or cannot run;
     INFRASTRUCTURE, no call; EXPLORATION, anything else. The most serious fault of a turn decides, then progress.
     """
-    gold = [call for step in episode.task.gold_steps for call in step]
-    calls = [call for turn in episode.turns for call in turn.calls]
-    pairs = match(calls, gold, loose)
-    met = {p: _similarity(key, value, len(gold[g].arguments)) for g, (p, key, value) in pairs.items()}
-    right = {p for p, _, value in pairs.values() if value >= 1.0}
+    met = {p: _similarity(key, value, len(compared.gold[g].arguments)) for g, (p, key, value) in compared.pairs.items()}
+    right = {p for p, _, value in compared.pairs.values() if value >= 1.0}
     seen: list[str] = []
     out, first = [], 0
-    for k, turn in enumerate(episode.turns):
-        inside = range(first, first + len(turn.calls))
-        first += len(turn.calls)
-        names = [identity(call) for call in turn.calls]
-        before = tuple(sorted(seen))
-        results = episode.observations[k] if k < len(episode.observations) else []
+    for k, turn in enumerate(compared.turns):
+        names = compared.identities[k]
+        inside = range(first, first + len(names))
+        first += len(names)
+        results = observations[k] if k < len(observations) else []
         faulty = bool(turn.errors) or any(call.name not in allowed for call in turn.calls)
         faulty |= any(observation.status in REFUSED for observation in results)
         if not turn.attempted:
@@ -132,7 +143,8 @@ def steps(episode: Episode, allowed: Collection[str]) -> list[Step]:
             role = REGRESSION
         else:
             role = PROGRESS if any(p in right for p in inside) else EXPLORATION
-        out.append(Step(role, before, sum(met.get(p, 0.0) for p in inside) / len(inside) if inside else 0.0))
+        similar = sum(met.get(p, 0.0) for p in inside) / len(inside) if inside else 0.0
+        out.append(Step(role, tuple(sorted(seen)), similar))
         seen += names
     return out
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from slca.credit.segments import segments
 from slca.rewards import hierr, outcome
+from slca.rewards.outcome import Compared
 from slca.rewards.summary import MIN_CHARACTERS, rule_reward
 from slca.types import SUMMARY, TOOL, Episode, Observation, Segment
 
@@ -101,7 +102,9 @@ def scores(episode: Episode, config: Any, toolset: Any = None) -> dict[str, floa
     surplus, missing, duplicates, errors; tokens/tool, tokens/summary, tokens/environment.
     """
     rules = Rules.of(config)
-    return measure(episode, rules, tool_names(episode, toolset), segments(episode, rules.segmenter), grades(episode, rules))
+    compared = Compared.of(episode.turns, episode.task.gold_steps)
+    parts = segments(episode, rules.segmenter)
+    return measure(episode, rules, tool_names(episode, toolset), parts, grades(episode, rules), compared)
 
 
 def tool_names(episode: Episode, toolset: Any = None) -> Collection[str]:
@@ -120,16 +123,21 @@ def grades(episode: Episode, rules: Rules) -> list[dict[str, float]]:
 
 
 def measure(
-    episode: Episode, rules: Rules, allowed: Collection[str], parts: Sequence[Segment], graded: Sequence[dict[str, float]]
+    episode: Episode,
+    rules: Rules,
+    allowed: Collection[str],
+    parts: Sequence[Segment],
+    graded: Sequence[dict[str, float]],
+    compared: Compared,
 ) -> dict[str, float]:
     """`scores` with prepared arguments. graded: a grade an answer, averaged here; NaN = unscored."""
-    out = hierr.score(episode.turns, episode.task.gold_steps, allowed, rules.hierr)
+    out = hierr.score(episode.turns, episode.task.gold_steps, allowed, rules.hierr, compared.pairs)
     out["argmatch"] = (out["key"] + out["value"]) / 2
     for threshold in SUCCESS_AT:
         out[f"success@{threshold}"] = float(out["process"] >= threshold - TOLERANCE)
     out |= {key: sum(grade[key] for grade in graded) / len(graded) for key in graded[0]}
-    out |= _counts(episode, out)
-    out |= _outcomes(episode, rules, out)
+    out |= _counts(episode, out, compared)
+    out |= _outcomes(episode, rules, out, compared)
     out |= _tokens(episode, parts)
     return out
 
@@ -143,7 +151,7 @@ def omitted(episode: Episode, rules: Rules) -> bool:
     return not any(turn.calls for turn in episode.turns)
 
 
-def _counts(episode: Episode, process: dict[str, float]) -> dict[str, float]:
+def _counts(episode: Episode, process: dict[str, float], compared: Compared) -> dict[str, float]:
     turns = episode.turns
     return {
         "answered": float(episode.end == "answered"),
@@ -151,16 +159,16 @@ def _counts(episode: Episode, process: dict[str, float]) -> dict[str, float]:
         "tool_turns": float(sum(turn.attempted for turn in turns)),
         "surplus": process["calls"] - process["matched"],
         "missing": process["gold"] - process["matched"],
-        "duplicates": float(outcome.duplicates(turns)),
+        "duplicates": float(outcome.duplicates(compared)),
         "errors": float(outcome.unusable(turns, episode.observations)),
     }
 
 
-def _outcomes(episode: Episode, rules: Rules, found: dict[str, float]) -> dict[str, float]:
+def _outcomes(episode: Episode, rules: Rules, found: dict[str, float], compared: Compared) -> dict[str, float]:
     turns, gold = episode.turns, episode.task.gold_steps
     solved = found["answered"] > 0 and outcome.solved(turns, gold)
-    right = float(outcome.right_calls(turns, gold))
-    complete = outcome.completeness(turns, gold)
+    right = float(outcome.right_calls(compared))
+    complete = outcome.completeness(compared)
     attempted = found["tool_turns"] > 0
     return {
         "omitted": float(omitted(episode, rules)),

@@ -7,6 +7,7 @@ from slca.rewards.outcome import (
     INFRASTRUCTURE,
     PROGRESS,
     REGRESSION,
+    Compared,
     completeness,
     duplicates,
     format_valid,
@@ -38,10 +39,10 @@ def test_solved_is_strict():
 
 def test_action_counts_gold_calls_once():
     extra = ToolCall("a", {"x": "1", "note": "more"})  # every gold key there and loosely equal
-    assert right_calls([calls(extra)], [[A]]) == 1
-    assert right_calls([calls(A, A, A)], [[A]]) == 1  # repeating pays nothing
-    assert right_calls([calls(ToolCall("a", {"x": 2}))], [[A]]) == 0
-    assert right_calls([calls(A, B)], [[A], [B]]) == 2
+    assert right_calls(Compared.of([calls(extra)], [[A]])) == 1
+    assert right_calls(Compared.of([calls(A, A, A)], [[A]])) == 1  # repeating pays nothing
+    assert right_calls(Compared.of([calls(ToolCall("a", {"x": 2}))], [[A]])) == 0
+    assert right_calls(Compared.of([calls(A, B)], [[A], [B]])) == 2
 
 
 @pytest.mark.parametrize(
@@ -52,9 +53,9 @@ def test_rltr_hand_case(complete, repeats, errors, valid, expected):
 
 
 def test_completeness_by_rule():
-    assert completeness([calls(A)], [[A], [B]]) == 0.5
-    assert completeness([says("no")], []) == 1.0
-    assert completeness([calls(errors=1)], []) == 0.0
+    assert completeness(Compared.of([calls(A)], [[A], [B]])) == 0.5
+    assert completeness(Compared.of([says("no")], [])) == 1.0
+    assert completeness(Compared.of([calls(errors=1)], [])) == 0.0
 
 
 def test_format_validity():
@@ -64,7 +65,7 @@ def test_format_validity():
 
 
 def test_counts():
-    assert duplicates([calls(A, B), calls(A), calls(ToolCall("a", {"x": 2}))]) == 1
+    assert duplicates(Compared.of([calls(A, B), calls(A), calls(ToolCall("a", {"x": 2}))], [])) == 1
     turns = [calls(A, errors=2), calls(B, A)]
     seen = [[Observation("{}")], [Observation("e", "unknown_tool"), Observation("e", "invalid_arguments")]]
     assert unusable(turns, seen) == 4
@@ -84,22 +85,27 @@ def test_soft_overlong_penalty_has_the_published_constants(tokens, penalty):
     assert overlong(tokens, 20_480) == pytest.approx(penalty)
 
 
+def walk(the_task, turns, allowed):
+    row = episode(the_task, turns)
+    return steps(Compared.of(row.turns, row.task.gold_steps), row.observations, allowed)
+
+
 def test_roles_and_states():
     wrong = ToolCall("weather", {"city": "Rome"})
     turns = [calls(wrong), calls(GOLD), calls(GOLD), calls(errors=1), calls(ToolCall("nope", {})), ANSWER]
-    found = steps(episode(task(), turns), {"weather"})
+    found = walk(task(), turns, {"weather"})
     assert [s.role for s in found] == [EXPLORATION, PROGRESS, REGRESSION, REGRESSION, REGRESSION, INFRASTRUCTURE]
     assert [len(s.state) for s in found] == [0, 1, 2, 3, 3, 4]
     assert [s.similarity for s in found] == [0.0, 1.0, 0.0, 0.0, 0.0, 0.0]
 
 
 def test_states_forget_the_order_of_calls():
-    one = steps(episode(task(), [calls(A), calls(B), ANSWER]), {"a", "b"})
-    two = steps(episode(task(), [calls(B), calls(A), ANSWER]), {"a", "b"})
+    one = walk(task(), [calls(A), calls(B), ANSWER], {"a", "b"})
+    two = walk(task(), [calls(B), calls(A), ANSWER], {"a", "b"})
     assert one[0].state == two[0].state and one[1].state != two[1].state and one[2].state == two[2].state
 
 
 def test_matchtir_similarity():
     gold = ToolCall("a", {"x": 1, "y": 2})
-    found = steps(episode(task(gold=[[gold]]), [calls(ToolCall("a", {"x": 1, "z": 0})), ANSWER]), {"a"})
+    found = walk(task(gold=[[gold]]), [calls(ToolCall("a", {"x": 1, "z": 0})), ANSWER], {"a"})
     assert found[0].similarity == pytest.approx((1 + 1 / 3 + 1) / 4)

@@ -95,6 +95,8 @@ class _Engine:
         self.total = len(lives)
         self._begin(lives)
         while self.ended < self.total:
+            if not self.scheduler.busy and not len(self.pool):
+                raise RuntimeError(f"rollout: {self.total - self.ended} episodes wait for nothing; a bug, please report it")
             before = time.monotonic()
             finished = self.scheduler.step() if self.scheduler.busy else []
             self.times["decode"] += time.monotonic() - before

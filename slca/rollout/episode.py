@@ -130,6 +130,8 @@ def begin(state: State, prompt: Sequence[int], rules: Rules) -> Generate | End:
     if len(prompt) > rules.max_prompt_tokens or rules.capacity - len(prompt) < MIN_TURN_TOKENS:
         return close(state, "context_full")
     _extend(state, prompt, PROMPT)
+    if _budget(state, rules) < 1:  # a limit of 0 means none, not unlimited
+        return close(state, "context_full")
     return Generate(list(prompt), _budget(state, rules))
 
 

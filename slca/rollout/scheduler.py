@@ -22,7 +22,7 @@ import numpy as np
 from slca.rollout.sampler import RUNNING, Sampler, row_keys
 
 # A round ends early when this share of the decoding rows has stopped: waking costs an append, waiting costs idle slots.
-WAKE_SHARE = 0.125
+WAKE_SHARE = 0.25
 
 
 @dataclass(eq=False)

@@ -182,6 +182,12 @@ def test_g4_no_turn_no_tool(config):
     assert [e.end for e in episodes] == ["max_turns"] * 4
 
 
+@pytest.mark.parametrize("field", ["max_turn_tokens", "max_response_tokens"])
+def test_g4_no_token_is_none_not_unlimited(config, field):
+    episodes = play(limits(config, **{field: 0}), [task("t")])
+    assert [e.end for e in episodes] == ["context_full"] * 4 and set(episodes[0].writer) == {PROMPT}
+
+
 def test_tools_wait_while_other_rows_decode(config):
     """One row's tool answers only after another row has finished: an engine that waits for it first would time out."""
     finished = threading.Event()
@@ -192,7 +198,7 @@ def test_tools_wait_while_other_rows_decode(config):
 
     def script(row, key):
         text = Tokenizer().decode(row)
-        return [*encode(call("a") if "gate" in text and "tool\n" not in text else "word " * 10), STOP]
+        return [*encode(call("a") if "gate" in text and "tool\n" not in text else "word " * 30), STOP]
 
     def progress(ended, total):
         finished.set()
@@ -309,7 +315,6 @@ def test_context_names_the_group_and_holds_the_transcript(config):
 
 def test_no_tasks_no_rows(config):
     assert play(limits(config), []) == []
-    assert PROMPT == 0
 
 
 @pytest.fixture(scope="module")

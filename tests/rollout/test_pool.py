@@ -13,6 +13,14 @@ def drain(pool):
     return {job.tag: job.result for job in jobs}
 
 
+def settle(before, count):
+    """Wait until `count` threads are there that were not there before."""
+    until = time.monotonic() + 5
+    while (now := len(set(threading.enumerate()) - before)) != count and time.monotonic() < until:
+        time.sleep(0.01)
+    assert now == count
+
+
 def test_results_and_exceptions_come_back_under_their_tags():
     pool = Pool(2, 10.0)
     for i in range(5):
@@ -44,32 +52,30 @@ def test_no_more_than_its_threads_run_at_once():
 
 
 def test_an_overdue_call_is_answered_for_and_its_thread_replaced():
-    forever = threading.Event()
+    forever, before = threading.Event(), set(threading.enumerate())
     pool = Pool(1, 0.1)
     pool.submit("hung", lambda: forever.wait(30))
     pool.submit("next", lambda: "done")  # the deadline counts from the start of a call, not from its submission
     out = drain(pool)
     assert isinstance(out["hung"], TimeoutError) and "0.1 s" in str(out["hung"]) and out["next"] == "done"
-    forever.set()  # the late result goes nowhere
-    time.sleep(0.05)
+    assert len(set(threading.enumerate()) - before) == 2
+    forever.set()  # the late result goes nowhere, and its thread leaves
+    settle(before, 1)
     pool.submit("last", lambda: "fine")
     assert drain(pool) == {"last": "fine"}
     pool.shutdown()
 
 
 def test_threads_leave_when_the_pool_is_shut_down():
-    before = threading.active_count()
+    before = set(threading.enumerate())
     pool = Pool(4, 10.0)
     gate = threading.Barrier(4)
     for i in range(4):
         pool.submit(i, lambda: gate.wait(10) and None)
     drain(pool)
-    assert threading.active_count() == before + 4
+    settle(before, 4)
     pool.shutdown()
-    until = time.monotonic() + 5
-    while threading.active_count() > before and time.monotonic() < until:
-        time.sleep(0.01)
-    assert threading.active_count() == before
+    settle(before, 0)
 
 
 def test_ready_without_wait_never_sleeps():

@@ -38,12 +38,18 @@ def annotate(
     config: Any,
     judge: Judge | None = None,
     toolset_of: Callable[[Task], Any] | None = None,
+    checker: Callable[[list[Episode]], list[float]] | None = None,
+    roles: Callable[[list[Episode]], list[list[int]]] | None = None,
 ) -> Rollouts:
     """Score the episodes of a step under the whole config.
 
     judge: grades answers when `reward.summary` is `judge`; raises ValueError when it is then missing.
-    toolset_of: the ToolSet of a task; None = the names in its specs. Rewards: CHANNELS, [N] float64 but `segment` and
-    `final` [N, S], and `score/*` [N]. Labels: LABELS. Segments follow `credit.segmenter`; S is the longest row.
+    toolset_of: the ToolSet of a task; None = the names in its specs.
+    checker: completeness of episodes (RLTR), NaN = unknown; roles: a role a turn (TRIAGE), -1 = unknown; None = by rule.
+    `slca.rewards.judge.graders(config)` gives judge, checker and roles as the config asks for them.
+
+    Rewards: CHANNELS, [N] float64 but `segment` and `final` [N, S], and `score/*` [N]. Labels: LABELS. Segments follow
+    `credit.segmenter`; S is the longest row.
     """
     rules = Rules.of(config)
     if config.reward.summary == "judge" and judge is None:
@@ -61,6 +67,10 @@ def annotate(
         kind[n, : len(own)] = [part.kind for part in own]
         tokens[n, : len(own)] = [part.stop - part.start for part in own]
     rewards, labels = _columns(rows, width)
+    if checker:
+        _recheck(episodes, rewards, rules, checker)
+    if roles:
+        _relabel(episodes, parts, labels["role"], roles)
     scorer = f"{hierr.VERSION}/{getattr(use_judge, 'version', 'judge') if use_judge else summary.VERSION}"
     labels["version"] = np.full(len(episodes), scorer)
     return Rollouts(np.asarray([e.group for e in episodes], np.int64), kind, rewards, labels, tokens)
@@ -158,6 +168,22 @@ def _columns(rows: Sequence[_Row | None], width: int) -> tuple[dict[str, np.ndar
         labels["cell"][n] = cells.setdefault(own["cell"], len(cells))
         labels["step"][n, :count] = own["step"]
     return rewards, labels
+
+
+def _recheck(episodes: Sequence[Episode], rewards: dict[str, np.ndarray], rules: Rules, checker: Any) -> None:
+    """Completeness, and with it the channel `plan`, by a model instead of by rule."""
+    at = [n for n, episode in enumerate(episodes) if episode.scored]
+    for n, verdict in zip(at, checker([episodes[n] for n in at])):
+        valid = outcome.format_valid(episodes[n].turns)
+        repeats, errors = int(rewards["score/duplicates"][n]), int(rewards["score/errors"][n])
+        rewards["score/completeness"][n] = verdict
+        rewards["plan"][n] = outcome.rltr(verdict, repeats, errors, valid, rules.repeat_penalty, rules.error_penalty)
+
+
+def _relabel(episodes: Sequence[Episode], parts: Sequence[Sequence[Segment]], role: np.ndarray, roles: Any) -> None:
+    at = [n for n, episode in enumerate(episodes) if episode.scored]
+    for n, named in zip(at, roles([episodes[n] for n in at])):
+        role[n, : len(parts[n])] = [named[part.turn] for part in parts[n]]
 
 
 def _judged(episodes: Sequence[Episode], rules: Rules, judge: Judge) -> list[list[dict[str, float]]]:

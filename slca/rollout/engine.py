@@ -77,7 +77,7 @@ class _Engine:
     ) -> None:  # fmt: skip
         self.simulator, self.template, self.seed = simulator, template, seed
         self.temperature = float(config.rollout.temperature if temperature is None else temperature)
-        self.rules = machine.rules(config, template, sampler.capacity, sampler.prompt_buckets[-1])
+        self.rules = machine.Rules.of(config, template, capacity=sampler.capacity, longest_prompt=sampler.prompt_buckets[-1])
         stops = self.rules.sampling_stops
         self.scheduler = Scheduler(sampler, params, seed=seed, step=step, temperature=self.temperature, stop_ids=stops)
         self.pool = Pool(config.rollout.tool_threads, config.rollout.tool_timeout)
@@ -112,7 +112,7 @@ class _Engine:
         out: dict[str, float] = {name: count[name] for name in COUNTS}
         out["occupancy"] = count["tokens_decoded"] / max(1, count["slot_steps"])
         out |= {f"end/{reason}": ends[reason] for reason in END_REASONS}
-        out |= {f"time/{name}": self.times[name] for name in self.times}
+        out |= {f"time/{name}": seconds for name, seconds in self.times.items()}
         out["time/tool_hidden"] = max(0.0, self.times["tool"] - self.times["tool_exposed"])
         return out
 

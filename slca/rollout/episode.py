@@ -73,22 +73,22 @@ class Rules:
     stop_ids: frozenset[int]
     marker_ids: frozenset[int]
 
+    @classmethod
+    def of(cls, config: Any, template: Any, *, capacity: int, longest_prompt: int) -> Rules:
+        """The rules of the whole config for a sampler that holds `capacity` tokens a row and prompts of `longest_prompt`."""
+        r, control = config.rollout, template.tokenizer.control
+        stop_ids = frozenset(template.stop_ids)
+        markers = frozenset(control[text] for text in template.environment_markers if text in control)
+        return cls(
+            template=template, capacity=capacity, max_turns=r.max_turns, max_calls=r.max_calls, max_malformed=r.max_malformed,
+            max_repeats=r.max_repeats, max_turn_tokens=r.max_turn_tokens, max_response_tokens=r.max_response_tokens,
+            max_prompt_tokens=min(r.max_prompt_tokens, longest_prompt), max_calls_per_turn=config.chat.max_calls_per_turn,
+            wire=config.chat.wire, stop_ids=stop_ids, marker_ids=markers - stop_ids,
+        )  # fmt: skip
+
     @property
     def sampling_stops(self) -> tuple[int, ...]:
         return tuple(sorted(self.stop_ids | self.marker_ids))
-
-
-def rules(config: Any, template: Any, capacity: int, longest_prompt: int) -> Rules:
-    """The rules of the whole config for a sampler that holds `capacity` tokens a row and prompts of `longest_prompt`."""
-    r, control = config.rollout, template.tokenizer.control
-    stop_ids = frozenset(template.stop_ids)
-    markers = frozenset(control[text] for text in template.environment_markers if text in control)
-    return Rules(
-        template=template, capacity=capacity, max_turns=r.max_turns, max_calls=r.max_calls, max_malformed=r.max_malformed,
-        max_repeats=r.max_repeats, max_turn_tokens=r.max_turn_tokens, max_response_tokens=r.max_response_tokens,
-        max_prompt_tokens=min(r.max_prompt_tokens, longest_prompt), max_calls_per_turn=config.chat.max_calls_per_turn, wire=config.chat.wire,
-        stop_ids=stop_ids, marker_ids=markers - stop_ids,
-    )  # fmt: skip
 
 
 @dataclass

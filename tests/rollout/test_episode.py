@@ -25,7 +25,7 @@ class Driver:
             {"max_turn_tokens": 1000, "max_response_tokens": 5000, "max_prompt_tokens": 5000, "max_calls": 6} | fields
         )
         task = Task("t", [{"role": "user", "content": "go"}], [], [[]], followups=list(followups))
-        self.rules = machine.rules(config, TEMPLATE, capacity, longest_prompt=capacity)
+        self.rules = machine.Rules.of(config, TEMPLATE, capacity=capacity, longest_prompt=capacity)
         self.state = machine.new(task, 0, 0, Context())
         self.action = machine.begin(self.state, TEMPLATE.prompt(task.messages, []), self.rules)
 

@@ -10,7 +10,7 @@ EXTRAS = {
     "cuda": ["jax[cuda13]"],
     "gguf": ["gguf", "botocore"],  # what configs/smollm2_135m.py needs
     "grammar": ["llguidance"],
-    "mcp": ["mcp"],
+    "mcp": ["mcp>=2"],
     "serve": ["fastapi", "uvicorn"],
     "notebook": ["jupyter", "matplotlib"],
     "tensorboard": ["tensorboardX"],

@@ -3,6 +3,7 @@
     python -m slca.sgls --tools tools.json --call '{"name": "get_weather", "arguments": {"city": "Oslo"}}'
     python -m slca.sgls --tools tools.json                     # one call a line, ':tools', ':metrics', ':quit'
     python -m slca.sgls --tools tools.json --serve             # an MCP server on standard input and output (extra: mcp)
+    python -m slca.sgls --mcp 'python -m mcp_server_time'      # no simulation: the tools of a real MCP server
 
 tools.json is a list of function specs (OpenAI, Hugging Face or MCP form), a JSON object with a list under "tools", or JSON lines.
 Exit codes: 0 answered; 1 the call was refused or the simulator failed; 2 the command or the tools file is wrong.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -27,6 +29,7 @@ def arguments() -> argparse.ArgumentParser:
         prog="python -m slca.sgls", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tools", metavar="FILE", type=Path, help="tool specs, JSON or JSON lines")
+    parser.add_argument("--mcp", metavar="COMMAND", help="start this MCP server and call its tools for real")
     parser.add_argument(
         "--call", metavar="JSON", help='one call, {"name": ..., "arguments": {...}}; without it a prompt is read'
     )
@@ -57,11 +60,11 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if options.export:
             return export(options.store, options.export)
-        if options.tools is None:
-            parser.error("--tools FILE is needed (or --export with --store)")
-        toolset = load_tools(options.tools)
+        if (options.tools is None) == (options.mcp is None):
+            parser.error("one of --tools FILE and --mcp COMMAND is needed (or --export with --store)")
         simulator = build(options)
-    except (ValueError, OSError) as error:
+        toolset = load_tools(options.tools) if options.tools else simulator.toolset
+    except (ImportError, ValueError, OSError) as error:
         print(f"slca.sgls: {error}", file=sys.stderr)
         return 2
     for name, reason in toolset.refused:
@@ -85,7 +88,12 @@ def run(options: argparse.Namespace, simulator: Simulator, toolset: ToolSet) -> 
     return repl(simulator, toolset, context, sys.stdin, sys.stdout)
 
 
-def build(options: argparse.Namespace) -> Simulator:
+def build(options: argparse.Namespace) -> Any:
+    """The simulator, or the tool server of --mcp, as the options say. Raises ValueError, OSError, ImportError."""
+    if options.mcp:
+        from slca.sgls.remote import ToolServer
+
+        return ToolServer(shlex.split(options.mcp), timeout=options.timeout)
     from slca.sgls.simulator import Simulator
 
     replays = read_replays(options.replays) if options.replays else ()
@@ -97,6 +105,7 @@ def build(options: argparse.Namespace) -> Simulator:
 
 def load_tools(path: Path) -> ToolSet:
     """The tools of a file. Raises OSError, or ValueError when there is no usable one."""
+    from slca.tasks.imports import functions
     from slca.tasks.schema import ToolSet
 
     text = path.read_text(encoding="utf-8")
@@ -104,8 +113,7 @@ def load_tools(path: Path) -> ToolSet:
         specs = json.loads(text)
     except ValueError:
         specs = read_lines(path, text)
-    specs = specs.get("tools", [specs]) if isinstance(specs, dict) else specs
-    toolset = ToolSet.load(specs if isinstance(specs, list) else [])
+    toolset = ToolSet.load(functions(specs))
     if not toolset.tools:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in toolset.refused[:3])
         raise ValueError(f"{path}: no usable tool{f' ({reasons})' if reasons else ''}")

@@ -19,6 +19,21 @@ _MARKUP = re.compile(
 )
 
 
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(name)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(digits)
+    return number
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
+
+
 class InvalidResponse(Exception):
     """A body that the policy must not see. kind: empty | not_json | too_large | too_deep | schema | keys."""
 
@@ -34,21 +49,21 @@ def loads(text: str) -> Any:
     if len(text) > MAX_BODY:
         raise InvalidResponse("too_large", f"it had more than {MAX_BODY} characters")
     try:
-        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
-        text.encode()
-        dumps(value).encode()  # an escape such as \\ud800 becomes a lone surrogate only in the value
+        value = _DECODER.decode(text)
+        if not text.isascii() or "\\u" in text:  # else no surrogate can be in it
+            (text + dumps(value)).encode()
     except RecursionError:
         raise InvalidResponse("too_deep", f"it was nested deeper than {MAX_DEPTH} levels") from None
     except ValueError:
         raise InvalidResponse("not_json", "it was not one JSON value") from None
-    if _deeper(value, MAX_DEPTH):
+    if text.count("[") + text.count("{") > MAX_DEPTH and _deeper(value, MAX_DEPTH):
         raise InvalidResponse("too_deep", f"it was nested deeper than {MAX_DEPTH} levels")
     return value
 
 
 def dumps(value: Any) -> str:
-    """The wire text of a body, in one form whatever the backend wrote."""
-    return json.dumps(value, ensure_ascii=False)
+    """The wire text of a body, in one form whatever the backend wrote (`json.dumps` with `ensure_ascii=False`)."""
+    return _ENCODER.encode(value)
 
 
 def wire(value: Any) -> str:
@@ -149,14 +164,3 @@ def _deeper(value: Any, limit: int) -> bool:
 
 def _children(node: dict[str, Any] | list[Any]) -> Iterable[Any]:
     return node.values() if isinstance(node, dict) else node
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(name)
-
-
-def _finite(digits: str) -> float:
-    number = float(digits)
-    if not math.isfinite(number):
-        raise ValueError(digits)
-    return number

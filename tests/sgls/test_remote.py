@@ -1,0 +1,73 @@
+"""Real MCP servers as executable tools, over stdio."""
+
+import json
+import sys
+import time
+
+import pytest
+
+pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
+
+from slca.sgls import __main__ as command
+from slca.sgls.remote import ToolServer
+from slca.sgls.simulator import Simulator
+from slca.types import Context, ToolCall
+from tests.sgls.tools import SPECS, TOOLS
+
+CALL = ToolCall("get_weather", {"city": "Oslo"})
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    tools = tmp_path_factory.mktemp("mcp") / "tools.json"
+    tools.write_text(json.dumps(SPECS))
+    with ToolServer([sys.executable, "-m", "slca.sgls", "--tools", str(tools), "--group", "g", "--serve"]) as one:
+        yield one
+
+
+def test_listed_tools_are_usable_and_calls_are_made(server):
+    assert list(server.toolset.tools) == list(TOOLS.tools) and not server.toolset.refused
+    seen = server.simulate(CALL, server.toolset, Context("g"))
+    assert seen.status == "ok" and seen.provenance == {"source": "mcp"} and seen.cost["seconds"] > 0
+    assert seen.text == Simulator().simulate(CALL, TOOLS, Context("g")).text
+
+
+def test_bad_calls_are_refused_before_the_server_is_asked(server):
+    assert server.simulate(ToolCall("get_weather", {"city": 3}), server.toolset).provenance == {"source": "check"}
+    assert server.simulate(ToolCall("nope", {}), server.toolset).status == "unknown_tool"
+    assert server.simulate(ToolCall(None, None), None).status == "sim_failed"
+
+
+def test_a_dead_server_fails_its_calls_and_nothing_hangs(tmp_path):
+    script = tmp_path / "server.py"
+    script.write_text(
+        "import anyio, os, time\n"
+        "from mcp.server.mcpserver import MCPServer\n"
+        "from mcp.server.mcpserver.exceptions import ToolError\n"
+        "server = MCPServer('sick')\n"
+        "@server.tool()\ndef ends() -> str:\n    os._exit(3)\n"
+        "@server.tool()\ndef hangs() -> str:\n    time.sleep(8)\n    return 'late'\n"
+        "@server.tool()\ndef fails() -> str:\n    raise ToolError('no such thing')\n"
+        "anyio.run(server.run_stdio_async)\n"
+    )
+    begun = time.monotonic()
+    with ToolServer([sys.executable, str(script)], timeout=2.0) as one:
+        statuses = [one.simulate(ToolCall(name, {}), one.toolset).status for name in ("fails", "hangs", "ends", "fails")]
+        assert statuses[:2] == ["tool_error", "timeout"]
+        assert set(statuses[2:]) <= {"sim_failed", "timeout"}
+        assert one.metrics()["calls"] == 4
+    assert time.monotonic() - begun < 20
+
+
+@pytest.mark.parametrize("words", [[], ["/no/such/program"], [sys.executable, "-c", "raise SystemExit(1)"]])
+def test_what_does_not_start(words):
+    with pytest.raises(OSError, match="MCP server"):
+        ToolServer(words)
+
+
+@pytest.mark.nightly
+def test_a_published_server_end_to_end(capsys):
+    pytest.importorskip("mcp_server_time", reason="PyPI mcp-server-time is not installed")
+    call = json.dumps({"name": "get_current_time", "arguments": {"timezone": "Europe/Oslo"}})
+    assert command.main(["--mcp", f"{sys.executable} -m mcp_server_time", "--call", call]) == 0
+    assert '"timezone": "Europe/Oslo"' in capsys.readouterr().out

@@ -40,7 +40,9 @@ def property_tests(**strategies):
     def decorate(check):
         def sized(examples, derandomize):
             health = [HealthCheck.too_slow, HealthCheck.data_too_large]
-            options = settings(max_examples=examples, deadline=None, derandomize=derandomize, database=None, suppress_health_check=health)
+            options = settings(
+                max_examples=examples, deadline=None, derandomize=derandomize, database=None, suppress_health_check=health
+            )
             return options(given(**strategies)(check))
 
         return sized(200, True), pytest.mark.nightly(sized(2000, False))

@@ -40,7 +40,9 @@ def test_refused_though_the_end_is_known(text, kind, end):
     assert (value, stop, fault.kind) == (None, end, kind)
 
 
-@pytest.mark.parametrize("text", ["1" * 4300, "[" * 64 + "]" * 64, '"\\ud83d\\ude00"', '"' + "x" * (256 * 1024 - 2) + '"', "1e308", "-0"])
+@pytest.mark.parametrize(
+    "text", ["1" * 4300, "[" * 64 + "]" * 64, '"\\ud83d\\ude00"', '"' + "x" * (256 * 1024 - 2) + '"', "1e308", "-0"]
+)
 def test_just_within(text):
     assert read(text).fault is None
 
@@ -48,7 +50,14 @@ def test_just_within(text):
 @pytest.mark.parametrize(
     ("text", "cut"),
     [("", True), ("  ", True), ('{"a": ', True), ('{"a"', True), ('{"a": "b', True), ("[1, 2", True)]
-    + [("{'a': 1}", False), ("{a: 1}", False), ('{"a": 1,}', False), ('{"a": "b\nc"}', False), ("nope", False), ('{"a": 01}', False)],
+    + [
+        ("{'a': 1}", False),
+        ("{a: 1}", False),
+        ('{"a": 1,}', False),
+        ('{"a": "b\nc"}', False),
+        ("nope", False),
+        ('{"a": 01}', False),
+    ],
 )
 def test_malformed(text, cut):
     _, _, fault = read(text)

@@ -183,7 +183,7 @@ def _open_tfds(directory: str, split: str) -> tuple[Callable[[int], Task], int, 
         if (Path(directory) / "dataset_info.json").exists():
             data = tfds.builder_from_directory(directory).as_data_source(split=split)
         else:
-            data = tfds.data_source("slca_tasks", data_dir=directory, split=split)
+            data = tfds.data_source("slca_tasks", data_dir=directory, split=split, download=False)
     except Exception as error:  # tfds raises many kinds; the first line says which
         raise ValueError(
             f"tasks.source: cannot read split {split!r} of {directory}: {str(error).splitlines()[0]:.300}"

@@ -56,7 +56,7 @@ def openapi(document: Any) -> list[dict[str, Any]]:
     version = document.get("openapi") if isinstance(document, Mapping) else None
     if not isinstance(version, str) or not version.startswith("3."):
         raise ValueError(f"not an OpenAPI 3.x document: `openapi` is {version!r}")
-    paths = document.get("paths") or {}
+    paths = document.get("paths", {})
     if not isinstance(paths, Mapping):
         raise ValueError("`paths` must be an object")
     specs = []
@@ -80,7 +80,7 @@ def _operation(document: Any, path: str, method: str, operation: Mapping[str, An
         if parameter.get("required") and parameter["name"] not in required:
             required.append(parameter["name"])
     _add_body(document, _follow(document, operation.get("requestBody")), properties, required)
-    name = operation.get("operationId") or re.sub(r"\W+", "_", f"{method}_{path}").strip("_")
+    name = operation.get("operationId") or re.sub(r"[\W_]+", "_", f"{method}_{path}").strip("_")
     function: dict[str, Any] = {
         "name": name,
         "description": str(operation.get("summary") or operation.get("description") or "").strip()[:MAX_DESCRIPTION],

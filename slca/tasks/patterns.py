@@ -19,6 +19,7 @@ except ImportError:  # pragma: no cover
     import sre_parse as parser  # type: ignore[no-redef]
 
 _EXTRA_REPEATS = 6  # of `*`, `+` and `{n,}` beyond their minimum
+_ATTEMPTS = 40
 _CATEGORIES = {
     "CATEGORY_DIGIT": string.digits,
     "CATEGORY_WORD": string.ascii_letters + string.digits + "_",
@@ -35,10 +36,9 @@ def generate(pattern: str, rng: Random, min_length: int = 0, max_length: int | N
     tree = _parse(pattern)
     if tree is None:
         return None
-    for attempt in range(12):
-        extra = _EXTRA_REPEATS + (min_length if attempt % 2 else 0)
-        if max_length is not None and attempt > 3:
-            extra = min(extra, attempt % 4)
+    for attempt in range(_ATTEMPTS):
+        wanted = (None, min_length, min_length // 2, min_length // 4, 0)[attempt % 5]
+        extra = rng.randint(0, _EXTRA_REPEATS) if wanted is None else wanted + rng.randint(0, attempt // 5)
         text = _walk(tree, rng, extra)
         if text is not None and len(text) >= min_length and (max_length is None or len(text) <= max_length):
             return text
@@ -81,8 +81,8 @@ def _piece(code: str, value: Any, rng: Random, extra: int) -> str | None:
         return _walk(value[-1], rng, extra)
     if code in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
         low, high, inner = value
-        most = min(low + extra, int(high)) if high is not codes.MAXREPEAT else low + extra
-        pieces = [_walk(inner, rng, extra) for _ in range(min(rng.randint(low, most), 4096))]
+        count = low + extra if high is codes.MAXREPEAT else rng.randint(low, min(low + extra, int(high)))
+        pieces = [_walk(inner, rng, extra) for _ in range(min(count, 4096))]
         return None if None in pieces else "".join(piece for piece in pieces if piece is not None)
     if code == "AT":
         return ""

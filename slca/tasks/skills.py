@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from slca.tasks import values, words
-from slca.tasks.entry import Entry
+from slca.tasks import meanings, values, words
+from slca.tasks.entry import Entry, Link
 from slca.tasks.schema import Tool, load_tool
 
 MAX_FACTS = 2  # values of a result that a plain answer states
@@ -112,6 +112,36 @@ def from_tool(tool: Tool) -> Skill:
         rest = ", ".join(f"{spoken(name)} {{{name}}}" for name in required[:-1])
         gap = (required[-1], f"{verb}: {rest}" if rest else verb, f"can you {verb}, {rest}?" if rest else f"can you {verb}?")
     return Skill(tool, domain_of(tool.name), asks, unseen, "", gap, draw, zlib.crc32(tool.name.encode()) % 5 == 0)
+
+
+def chains(skills: Sequence[Skill]) -> tuple[Link, ...]:
+    """Pairs of one family whose first result has, as a text field, an identifier that the second demands."""
+    found = []
+    for first in skills:
+        fields = (first.tool.response or {}).get("properties", {})
+        given = first.tool.parameters.get("properties", {})
+        offered = [name for name, part in fields.items() if name not in given and meanings.is_identifier(name)]
+        for second in skills:
+            if not offered or second is first or second.domain != first.domain or not second.domain:
+                continue
+            needed = second.tool.parameters.get("required", ())
+            shared = [name for name in offered if name in needed and _suits(fields[name], first, second, name)]
+            if len(shared) == 1 and not any(name in given for name in needed):
+                found.append(_chain(first, second, shared[0], [name for name in needed if name != shared[0]]))
+    return tuple(found)
+
+
+def _chain(first: Skill, second: Skill, name: str, others: Sequence[str]) -> Link:
+    rest = "".join(f" and {spoken(other)} {{{other}}}" for other in others)
+    then = f"{phrase(second.name)} with that {spoken(name)}{rest}"
+    asks = tuple(f"{ask}, then {then}" for ask in first.asks)
+    return Link(first.name, name, second.name, name, asks, (f"{first.asks[0]} and with its result {then}",))
+
+
+def _suits(field: Any, first: Skill, second: Skill, name: str) -> bool:
+    """Whether what the first tool returns there is text that the second one accepts."""
+    sample = values.argument(field, Random(0), name, root=first.tool.response)
+    return isinstance(sample, str) and all(error.kind == "required" for error in second.tool.check({name: sample}))
 
 
 def domain_of(name: str) -> str:

@@ -7,14 +7,12 @@ so the same call gets the same answer everywhere in a group, and validates what 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from random import Random
 from typing import Any
 
-from slca.tasks import patterns, words
+from slca.tasks import meanings, patterns, words
 from slca.tasks.schema import Tool, canonical, load_tool
 from slca.tasks.vet import resolve
 from slca.types import ToolCall
@@ -72,9 +70,9 @@ def argument(
 
 
 def _neighbours(arguments: Mapping[str, Any], transcript: Iterable[tuple[ToolCall, Any]]) -> dict[str, Any]:
-    """Fields beside a value of `arguments` in an earlier result, if that result, not its caller, brought the value up."""
+    """Fields beside an identifier (text with a digit) in an earlier result, if the result, not its caller, brought it up."""
     found: dict[str, Any] = {}
-    wanted = [value for value in arguments.values() if isinstance(value, str | int) and not isinstance(value, bool)]
+    wanted = [value for value in arguments.values() if isinstance(value, str) and any(map(str.isdigit, value))]
     for call, result in transcript:
         given = list(call.arguments.values())
         for item in _objects(result):
@@ -97,7 +95,7 @@ def _key(name: str) -> str:
 @dataclass
 class Sampler:
     """Draws values for the schemas of one document. echo: field (see `_key`) -> value to repeat. optional: share of
-    optional fields made on the first two levels; fewer below."""
+    optional fields made on the first levels; fewer below."""
 
     rng: Random
     root: Any
@@ -166,14 +164,16 @@ class Sampler:
     def _object(self, schema: Mapping[str, Any], level: int) -> dict[str, Any]:
         properties = schema.get("properties", {})
         required = schema.get("required", ())
-        share = self.optional if level < 2 else self.optional * 0.4 if level < MAX_LEVELS else 0.0
+        share = self.optional if level <= 2 else self.optional * 0.4 if level < MAX_LEVELS else 0.0
         out: dict[str, Any] = {}
         for name, part in properties.items():
             if part is False:
                 continue
-            if name in required or share >= 1.0 or (share > 0.0 and self.rng.random() < share):
-                said = self.echo.get(_key(name)) if level <= 2 and self.echo else None
-                out[name] = said if said is not None and _fits(part, said) else self.value(part, name, level + 1)
+            said = self.echo.get(_key(name)) if level <= 2 and self.echo else None
+            if said is not None and _fits(part, said):
+                out[name] = said
+            elif name in required or share >= 1.0 or (share > 0.0 and self.rng.random() < share):
+                out[name] = self.value(part, name, level + 1)
         extra = schema.get("additionalProperties")
         if not out and properties and self.optional and level < MAX_LEVELS:  # an empty object tells nothing
             name, part = next(iter(properties.items()))
@@ -218,7 +218,7 @@ class Sampler:
         return out
 
     def _number(self, schema: Mapping[str, Any], name: str, integer: bool) -> int | float:
-        low, high = _believable_range(name)
+        low, high = meanings.range_of_name(name)
         least = schema.get("minimum", schema.get("exclusiveMinimum"))
         most = schema.get("maximum", schema.get("exclusiveMaximum"))
         if least is not None and not low >= least:
@@ -248,79 +248,16 @@ class Sampler:
             text = patterns.generate(schema["pattern"], self.rng, low, high)
             if text is not None:
                 return text
-        text = self._meaning(schema.get("format", ""), name)
+        text = meanings.text(schema.get("format", ""), name, self.rng, self.unseen, self.made_up)
         while len(text) < low:
             text += words.word("word", self.rng)[: max(1, low - len(text))]
         return text if high is None else text[:high]
-
-    def _meaning(self, form: str, name: str) -> str:
-        if form in words.POOLS:
-            return words.word(form, self.rng, self.unseen, self.made_up)
-        if form in _FORMATS:
-            return self._formatted(form)
-        kind = _kind_of_name(name)
-        if kind in _FORMATS:
-            return self._formatted(kind)
-        return words.word(kind, self.rng, self.unseen, self.made_up)
-
-    def _formatted(self, form: str) -> str:
-        rng = self.rng
-        date, clock = words.date(rng, self.unseen), words.clock(rng, self.unseen)
-        word = words.word("word", rng, self.unseen)
-        if form == "email":
-            return f"{words.word('person', rng, self.unseen, self.made_up).lower()}@{word}.example"
-        if form == "uuid":
-            return f"{rng.getrandbits(32):08x}-{rng.getrandbits(16):04x}-4{rng.getrandbits(12):03x}-8{rng.getrandbits(12):03x}-{rng.getrandbits(48):012x}"
-        return {
-            "date": date, "clock": clock, "time": f"{clock}:00Z", "date-time": f"{date}T{clock}:00Z", "duration": f"PT{rng.randint(1, 90)}M",
-            "uri": f"https://{word}.example/{rng.randint(100, 999)}", "hostname": f"{word}.example", "ipv4": f"10.{rng.randint(0, 255)}.{rng.randint(0, 255)}.{rng.randint(1, 254)}",
-            "ipv6": f"fd00::{rng.getrandbits(16):x}", "byte": "c2xjYQ==", "identifier": f"{word[:3].upper()}{rng.randint(1000, 9999)}",
-            "phone": f"+1555{rng.randint(1000000, 9999999)}", "sentence": f"{word} {words.word('errand', rng, self.unseen)} {words.word('topic', rng, self.unseen)}",
-        }[form]  # fmt: skip
 
 
 _IMPLIED = (
     ("properties", "object"), ("additionalProperties", "object"), ("required", "object"), ("items", "array"), ("prefixItems", "array"),
     ("minItems", "array"), ("minimum", "number"), ("maximum", "number"), ("multipleOf", "number"),
 )  # fmt: skip
-_FORMATS = frozenset(
-    "date clock time date-time duration email uuid uri hostname ipv4 ipv6 byte identifier phone sentence".split()
-)
-# The last word of a field's name -> kind of value. The first that matches wins.
-_MEANINGS = (
-    ("city town location origin destination place capital", "city"), ("country nation", "country"), ("currency", "currency"),
-    ("language lang", "language"), ("email mail", "email"), ("phone mobile fax", "phone"), ("url uri link website endpoint href", "uri"),
-    ("date day birthday deadline", "date"), ("time at", "clock"), ("timestamp datetime created updated modified", "date-time"),
-    ("id arn key code token reference number identifier sku", "identifier"), ("uuid guid", "uuid"), ("ip", "ipv4"), ("host hostname domain", "hostname"),
-    ("song track album", "song"), ("dish meal food recipe", "dish"), ("product item goods", "product"), ("topic subject category genre tag", "topic"),
-    ("company ticker symbol", "company"), ("street address", "street"), ("text message body content description summary comment note notes title", "sentence"),
-    ("person user author owner customer guest passenger sender recipient contact employee doctor manager name firstname lastname username", "person"),
-)  # fmt: skip
-_KINDS = {word: kind for names, kind in _MEANINGS for word in names.split()}
-_RANGES = {
-    "price": (1, 900), "cost": (1, 900), "amount": (1, 900), "total": (1, 900), "balance": (1, 9000), "temperature": (-15, 38), "temp": (-15, 38),
-    "percent": (0, 100), "percentage": (0, 100), "rating": (1, 5), "score": (1, 100), "year": (1990, 2035), "month": (1, 12), "day": (1, 28),
-    "hour": (0, 23), "hours": (1, 24), "minute": (0, 59), "minutes": (1, 90), "latitude": (-60, 70), "longitude": (-180, 180), "age": (18, 90),
-    "page": (1, 9), "limit": (1, 50), "size": (1, 50),
-}  # fmt: skip
-
-
-@lru_cache(maxsize=8192)
-def _kind_of_name(name: str) -> str:
-    parts = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
-    for part in reversed(parts):
-        kind = _KINDS.get(part.lower()) or _KINDS.get(part.lower().removesuffix("s"))
-        if kind:
-            return kind
-    return "word"
-
-
-@lru_cache(maxsize=8192)
-def _believable_range(name: str) -> tuple[int, int]:
-    for part in reversed(re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)):
-        if part.lower() in _RANGES:
-            return _RANGES[part.lower()]
-    return (1, 100)
 
 
 def _fits(schema: Any, value: Any) -> bool:

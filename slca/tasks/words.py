@@ -69,6 +69,7 @@ MADE_UP = frozenset({"person", "city", "song"})  # kinds that any new word can b
 UNSPLIT = frozenset({"company", "currency", "language", "country"})  # closed lists: no value of them is ever new
 
 
+_REAL = frozenset(word for words in POOLS.values() for word in words)
 _ONSETS = tuple("b c d f g h j k l m n p r s t v w z br ch dr gl kr pl sh st th tr".split())
 _CODAS = ("", "", "n", "r", "s", "l", "m", "t", "ck", "nd")
 
@@ -78,7 +79,7 @@ def made_up(rng: Random, unseen: bool = False) -> str:
     while True:
         syllables = [rng.choice(_ONSETS) + rng.choice("aeiouy") for _ in range(rng.choice((2, 2, 3)))]
         word = "".join(syllables) + rng.choice(_CODAS)
-        if (zlib.crc32(word.encode()) % UNSEEN_SHARE == 0) == unseen:
+        if (zlib.crc32(word.encode()) % UNSEEN_SHARE == 0) == unseen and word.capitalize() not in _REAL:
             return word.capitalize()
 
 

@@ -1,0 +1,142 @@
+"""Stored tasks and the stream over them."""
+
+import json
+import sys
+
+import pytest
+
+from slca.tasks import datasets
+from slca.tasks.datasets import evaluation_tasks, read_jsonl, stream, task_from_dict, task_to_dict, write_jsonl
+from slca.tasks.synthesize import tasks
+from slca.types import Task, ToolCall
+
+
+@pytest.fixture
+def section(config):
+    config.tasks.train = 50
+    return config.tasks
+
+
+def ids(found):
+    return [task.id for task in found]
+
+
+def test_json_round_trip():
+    for task in [
+        *tasks(0, "train", 70),
+        Task("x", [{"role": "user", "content": "é\u2028"}], [], [[], [ToolCall("f", {"a": None})]], meta={"k": 1}),
+    ]:
+        assert task_from_dict(json.loads(json.dumps(task_to_dict(task)))) == task
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([], "must be an object"),
+        ({"id": "a"}, "messages is missing"),
+        ({"id": "a", "messages": [], "tools": [], "gold_steps": [], "color": 1}, "unknown field color"),
+        ({"id": "a", "messages": [], "tools": [], "gold_steps": [[{"tool": 1}]]}, "gold_steps"),
+        ({"id": "a", "messages": [], "tools": [], "gold_steps": [], "format": 99}, "format 99"),
+    ],
+)
+def test_bad_rows_say_what_is_wrong(data, message):
+    with pytest.raises(ValueError, match=message):
+        task_from_dict(data)
+
+
+def test_jsonl(tmp_path, section):
+    path = tmp_path / "tasks.jsonl"
+    made = [*tasks(0, "train", 20), *tasks(0, "heldout_tasks", 5)]
+    assert write_jsonl(path, made) == 25 and read_jsonl(path) == made
+    assert [p.name for p in tmp_path.iterdir()] == ["tasks.jsonl"]  # no partial file left
+    section.source = f"jsonl:{path}"
+    assert sorted(ids(stream(section, "train", 0).next(20))) == sorted(ids(made[:20]))
+    assert evaluation_tasks(section, "heldout_tasks", 100, 0) == made[20:]
+    with pytest.raises(ValueError, match="no task of split 'heldout_tools'"):
+        stream(section, "heldout_tools", 0)
+    write_jsonl(tmp_path / "heldout_tools.jsonl", made[:3])
+    section.source = f"jsonl:{tmp_path}/{{split}}.jsonl"
+    assert ids(evaluation_tasks(section, "heldout_tools", 2, 0)) == ids(made[:2])
+    path.write_text('{"id": 1}\n')
+    section.source = f"jsonl:{path}"
+    with pytest.raises(ValueError, match=r"tasks.jsonl, line 1: .*messages is missing"):
+        stream(section, "train", 0)
+
+
+def test_order_is_a_function_of_seed_and_epoch(section):
+    one = stream(section, "train", 3)
+    epochs = [one.next(50) for _ in range(3)]
+    assert all(sorted(ids(epoch)) == sorted(ids(tasks(3, "train", 50))) for epoch in epochs)
+    orders = [[task.id for task in epoch] for epoch in epochs]
+    assert orders[0] != orders[1] != orders[2] and orders[0] != sorted(orders[0])
+    again = stream(section, "train", 3)
+    assert [again.next(1)[0] for _ in range(150)] == [task for epoch in epochs for task in epoch]
+    section.train = 51
+    assert ids(stream(section, "train", 3).next(50)) != orders[0]
+
+
+def test_resume(section):
+    whole = stream(section, "train", 0).next(70)
+    begun = stream(section, "train", 0)
+    begun.next(33)
+    state = json.loads(json.dumps(begun.state()))
+    assert state["next_index"] == 33 and len(json.dumps(state)) < 200
+    resumed = stream(section, "train", 0)
+    resumed.restore(state)
+    assert resumed.next(37) == whole[33:] and resumed.state()["next_index"] == 70
+
+
+@pytest.mark.parametrize(
+    "change", [{"max_tools": 2}, {"made_up": 0.1}, {"kinds": ("single",)}, {"domains": ("weather",)}, {"train": 49}]
+)
+def test_resume_refuses_another_dataset(section, change):
+    state = stream(section, "train", 0).state()
+    with pytest.raises(ValueError, match="saved position"):
+        stream(section, "train", 1).restore(state)
+    section.update(change)
+    with pytest.raises(ValueError, match="saved position"):
+        stream(section, "train", 0).restore(state)
+
+
+def test_evaluation_tasks_are_always_the_same(section):
+    assert evaluation_tasks(section, "heldout_tools", 9, 5) == list(tasks(5, "heldout_tools", 9))
+
+
+@pytest.mark.parametrize("source", ["synthetic", "jsonl:", "tfds:", "", "jsonl:/nowhere/x.jsonl", "tfds:/nowhere"])
+def test_bad_sources(section, source, tmp_path):
+    section.source = source.replace("/nowhere", f"{tmp_path}/nowhere")
+    with pytest.raises(ValueError, match=r"tasks\.source"):
+        stream(section, "train", 0)
+    assert not list(tmp_path.iterdir())  # reading never makes a dataset
+
+
+def test_botocore(section):
+    pytest.importorskip("botocore")
+    section.source, section.max_tools = "botocore", 3
+    found = stream(section, "train", 0).next(20)
+    assert len({tool["function"]["name"].split("_")[0] for task in found for tool in task.tools}) > 5
+
+
+def test_tfds(tmp_path, section):
+    sizes = {"train": 30, "heldout_tasks": 4}
+    folder = datasets.materialise(tmp_path, 2, sizes, max_tools=2, kinds=("single", "parallel"))
+    assert "tensorflow" not in sys.modules
+    made = {task.id: task for task in tasks(2, "train", 30, max_tools=2, kinds=("single", "parallel"))}
+    for place in (tmp_path, folder):
+        section.source = f"tfds:{place}"
+        found = stream(section, "train", 0).next(30)
+        assert {task.id: task for task in found} == made
+    import tensorflow_datasets as tfds
+
+    data = tfds.data_source("slca_tasks", data_dir=str(tmp_path), split="heldout_tasks")
+    assert len(data) == 4 and set(data[0]) == {"id", "kind", "task"}
+    assert len(tfds.data_source("slca_tasks", data_dir=str(tmp_path), split="train[:50%]")) == 15
+    state = stream(section, "train", 0).state()
+    with pytest.raises(ValueError, match="exists already"):
+        datasets.materialise(tmp_path, 3, sizes)
+    other = datasets.materialise(tmp_path / "other", 3, sizes)
+    section.source = f"tfds:{other}"
+    with pytest.raises(ValueError, match="saved position"):
+        stream(section, "train", 0).restore(state)
+    with pytest.raises(ValueError, match="cannot read split 'heldout_tools'"):
+        stream(section, "heldout_tools", 0)

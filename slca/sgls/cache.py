@@ -50,6 +50,11 @@ class Cache:
         self._finish(key, future, observation, None)
         return observation, known_before
 
+    def forget(self) -> None:
+        """Drop the results in memory (not the store's)."""
+        with self._lock:
+            self._memory.clear()
+
     def _load_or_make(self, key: str, call: ToolCall, make: Callable[[], Observation]) -> tuple[Observation, bool]:
         if self._store is not None:
             try:

@@ -37,7 +37,7 @@ class Meter:
                     self._counts[f"{name}/{kind}"] += 1
 
     def values(self) -> dict[str, float]:
-        """Counts by name; rates in 0..1 of all calls; latency in seconds, over the last WINDOW calls."""
+        """Counts by name; rates in 0..1 of all calls; under `time/`, latency in seconds over the last WINDOW calls."""
         with self._lock:
             counts, seconds = Counter(self._counts), sorted(self._seconds)
         calls = max(1, counts["calls"])
@@ -51,5 +51,5 @@ class Meter:
         values["invalid_response_rate"] = counts["invalid"] / max(1, counts["replies"])
         values["tokens_per_call"] = counts["tokens"] / calls
         for name, share in (("p50", 0.50), ("p95", 0.95)):
-            values[f"seconds_{name}"] = seconds[min(len(seconds) - 1, int(share * len(seconds)))] if seconds else 0.0
+            values[f"time/simulate_{name}"] = seconds[min(len(seconds) - 1, int(share * len(seconds)))] if seconds else 0.0
         return values

@@ -84,6 +84,7 @@ class Simulator:
         self._store = Store(store) if store and not self.paper else None
         self._cache = None if self._scope == "none" else Cache(self._store)
         self._meter = Meter()
+        self._totals: dict[str, float] = {}  # counts of backend and cache at the last reset
         self._recorded: dict[str, Row] = {row.key: row for row in self._store.rows(REPLAY)} if self._store else {}
         self._examples: dict[str, list[str]] = {}  # recorded bodies by tool, the first few
         self._keys: dict[str, frozenset[str]] = {}  # keys that all recorded bodies of a tool have
@@ -126,12 +127,20 @@ class Simulator:
             self._learn(row)
 
     def metrics(self, reset: bool = False) -> dict[str, float]:
-        """Counts by name since the start (or the last reset), rates in 0..1, latency in seconds; see `Meter.values`."""
-        values = {**self._meter.values(), **self._backend.counts()}
+        """Counts by name since the last reset, rates in 0..1, latency in seconds under `time/`; see `Meter.values`.
+
+        reset: a new period begins. What a deterministic backend said is then forgotten as well, so that the numbers of a period
+        (a training step) depend on nothing before it, and a resumed run counts as an uninterrupted one does.
+        """
+        totals = dict(self._backend.counts())
         if self._cache is not None:
-            values |= {f"cache/{name}": float(count) for name, count in self._cache.counts.items()}
+            totals |= {f"cache/{name}": float(count) for name, count in self._cache.counts.items()}
+        values = self._meter.values() | {name: count - self._totals.get(name, 0.0) for name, count in totals.items()}
         if reset:
             self._meter.reset()
+            self._totals = totals
+            if self._cache is not None and self._backend.deterministic:
+                self._cache.forget()
         return values
 
     def close(self) -> None:

@@ -61,7 +61,7 @@ class Store:
             yield _row(found)
 
     def export(self, path: str | Path) -> int:
-        """Write every row as one JSON object a line, `read_jsonl`'s form; return how many."""
+        """Write every row as one JSON object a line (the fields of `Row`); return how many."""
         count = 0
         with open(path, "w", encoding="utf-8") as file:
             for count, row in enumerate(self.rows(), 1):  # noqa: B007

@@ -473,6 +473,17 @@ def test_metrics():
         "replay_hit_rate": 0,
     }
     assert {name: values[name] for name in expected} == expected
-    assert 0 <= values["seconds_p50"] <= values["seconds_p95"] < 1
+    assert 0 <= values["time/simulate_p50"] <= values["time/simulate_p95"] < 1
     assert all(isinstance(value, float) for value in values.values())
     assert simulator.metrics()["calls"] == 0
+
+
+def test_a_period_counts_alike_whatever_came_before():
+    def period(simulator):
+        for call in (WEATHER, WEATHER, ToolCall("free_form", {"q": "x"})):
+            simulator.simulate(call, TOOLS, Context("g"))
+        return {name: value for name, value in simulator.metrics(reset=True).items() if not name.startswith("time/")}
+
+    used, fresh = Simulator(), Simulator()
+    assert period(used) == period(used) == period(fresh)
+    assert period(fresh)["source/cache"] == 1

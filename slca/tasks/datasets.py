@@ -132,16 +132,20 @@ def _open(config: Any, split: str, seed: int) -> tuple[Callable[[int], Task], in
     options = {"kinds": tuple(config.kinds), "max_tools": config.max_tools, "made_up": config.made_up}
     if source == "synth":
         made = synthesize.builtin_source(seed, split, domains=tuple(config.domains), **options)
-        return made.task, config.train, f"synth:{_digest(catalog.specs(), list(config.domains), options, config.train)}"
+        return made.task, config.train, f"synth:{_sample(made, options, list(config.domains), config.train)}"
     if source == "botocore":
-        specs = _botocore_specs()
-        made = synthesize.spec_source(specs, seed, split, **options)
-        return made.task, config.train, f"botocore:{_digest(specs, options, config.train)}"
+        made = synthesize.spec_source(_botocore_specs(), seed, split, **options)
+        return made.task, config.train, f"botocore:{_sample(made, options, config.train)}"
     if source == "jsonl" and place:
         return _open_jsonl(place, split)
     if source == "tfds" and place:
         return _open_tfds(place, split)
     raise ValueError(f"tasks.source {config.source!r}: must be synth, botocore, jsonl:FILE or tfds:DIR")
+
+
+def _sample(made: synthesize.TaskSource, *options: Any) -> str:
+    """A digest of the options and of some tasks: another version of the generator is another dataset."""
+    return _digest(options, [task_to_dict(made.task(i)) for i in range(16)])
 
 
 @lru_cache(maxsize=1)

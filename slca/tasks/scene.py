@@ -87,7 +87,7 @@ class Scene:
 
     def _parallel(self) -> tuple[list[Turn], list[Skill], dict[str, Any]]:
         first = self._pick()
-        second = first if self.source.max_tools < 2 or self.rng.random() < 0.4 else self._pick()
+        second = self._second(first, 0.4)
         one = self._turn(first)
         other = self._turn(second, unlike=one)
         step = [*one.steps[0], *other.steps[0]]
@@ -139,7 +139,7 @@ class Scene:
 
     def _two_turn(self) -> tuple[list[Turn], list[Skill], dict[str, Any]]:
         first = self._pick()
-        second = first if self.source.max_tools < 2 or self.rng.random() < 0.3 else self._pick()
+        second = self._second(first, 0.3)
         one = self._turn(first)
         other = self._turn(second, unlike=one)
         return (
@@ -152,6 +152,14 @@ class Scene:
 
     def _pick(self) -> Skill:
         return self.rng.choice({"ask": self.source.asking, "distractor": self.source.crowded}.get(self.kind, self.source.gold))
+
+    def _second(self, first: Skill, same: float) -> Skill:
+        """A tool for a second call: with probability `same` the first one again, unless it can be called in one way only."""
+        fixed = not first.tool.parameters.get("required")
+        if self.source.max_tools < 2 or (not fixed and self.rng.random() < same):
+            return first
+        others = [skill for skill in self.source.gold if skill is not first] if fixed else self.source.gold
+        return self.rng.choice(others or [first])
 
     def _draw(self, skill: Skill, told: frozenset[str]) -> dict[str, Any]:
         return skill.draw(self.rng, self.unseen, self.source.made_up, told)

@@ -24,6 +24,7 @@ from slca.tasks.vet import MAX_BYTES, MAX_DEPTH, Refused
 from slca.types import ToolCall
 
 MAX_ERRORS = 20  # reported for one call
+_MAX_BITS = 14_000  # beyond about 4,300 digits Python refuses to write an integer in decimal
 _PATTERNS = jsonschema_rs.RegexOptions(
     size_limit=1 << 20, dfa_size_limit=1 << 20
 )  # linear time; no look-around, no back-references
@@ -257,4 +258,6 @@ def _plain(value: Any) -> Any:
         return [_plain(part) for part in value]
     if isinstance(value, float) and value.is_integer():
         return int(value)
+    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+        return f"{value:x}"
     return value

@@ -23,7 +23,7 @@ from slca.types import Task
 
 SPLITS = ("train", "heldout_tasks", "heldout_tools")
 KINDS = ("single", "parallel", "sequential", "distractor", "abstain", "ask", "two_turn")
-TOOLS_NEEDED = {"sequential": 2, "distractor": 2, "two_turn": 1, "parallel": 1}
+TOOLS_NEEDED = {"sequential": 2, "distractor": 2}  # schemas in the prompt; 1 for the other kinds
 
 
 def tasks(

@@ -261,7 +261,7 @@ def test_canonical_form():
     assert same != call_hash(ToolCall("f", {"city": "Oslo", "days": "3"}))
     assert call_hash(ToolCall("f", {"flag": True})) != call_hash(ToolCall("f", {"flag": 1}))  # F15
     assert call_hash(ToolCall("f", {})) != call_hash(ToolCall("g", {}))
-    assert len(call_hash(ToolCall("f", {"x": "\ud800", "n": float("nan")}))) == 32
+    assert len(call_hash(ToolCall("f", {"x": "\ud800", "n": float("nan"), "big": 10**5000}))) == 32
 
 
 json_values = st.recursive(

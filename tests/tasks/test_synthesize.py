@@ -228,6 +228,7 @@ def test_foreign_tools(split):
     for task in tasks_from_specs([*SPECS, *bad], 0, 140, split, max_tools=4):
         verify(task)
         assert not {"bad", "no"} & set(names(task)) and len(task.tools) <= 4
+        assert len({call_hash(call) for call in calls(task)}) == len(calls(task))
     gold = {name: {call.name for task in tasks_from_specs(SPECS, 0, 200, name) for call in calls(task)} for name in SPLITS}
     assert not gold["train"] & gold["heldout_tools"]
 

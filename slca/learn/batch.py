@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from slca.credit.segments import segments
-from slca.learn.rows import Layout, bucket, fill, layout, padded, shortest
+from slca.learn.rows import Layout, bucket, fill, layout, padded, ranks, shortest
 from slca.types import ABSENT, POLICY, Batch, Episode, Segment
 
 Gather = Callable[[np.ndarray], np.ndarray]  # this process's [K] -> all processes' [processes, K]
@@ -190,10 +190,7 @@ def _batch(
     advantage: Sequence[np.ndarray],
     sampler_logprob: Sequence[np.ndarray],
 ) -> Batch:
-    order = np.lexsort((place.start, place.row))
-    rank = np.zeros(len(order), np.int32)  # 1, 2, ... within the row
-    for before, n in zip(np.append(-1, order[:-1]), order, strict=True):
-        rank[n] = 1 if before < 0 or place.row[before] != place.row[n] else rank[before] + 1
+    rank = ranks(place)
     unknown = np.full((place.rows, place.row_length), np.nan, np.float32)
     fields: dict[str, Any] = dict(
         tokens=fill(place, tokens, 0, np.int32),

@@ -35,7 +35,7 @@ def schedule(name: str, lr: float, steps: int, warmup: float = 0) -> optax.Sched
     return lambda count: jnp.asarray(joined(count), jnp.float32)
 
 
-def optimizer(optim: Any, rate: optax.Schedule) -> optax.GradientTransformation:
+def optimizer(optim: Any, rate: optax.Schedule, axes: Any = None) -> optax.GradientTransformation:
     """The config's `optim` section as an optax transformation. Weight decay is decoupled, times the rate, on every parameter
     (as torch's AdamW in the paper's recipe).
 
@@ -51,25 +51,29 @@ def optimizer(optim: Any, rate: optax.Schedule) -> optax.GradientTransformation:
             optax.add_decayed_weights(optim.weight_decay),
             optax.scale_by_learning_rate(rate),
         )
-    if optim.name == "muon":
+    if optim.name == "muon" and axes is not None:
         return muon(
             rate,
             weight_decay=optim.weight_decay,
             adam_b1=optim.b1,
             adam_b2=optim.b2,
             adam_weight_decay=optim.weight_decay,
-            muon_weight_dimension_numbers=_stacked_matrices,
+            muon_weight_dimension_numbers=matrices(axes),
         )
-    raise ValueError(f"optim.name is {optim.name!r}, expected one of {OPTIMIZERS}")
+    raise ValueError(f"optim.name is {optim.name!r}, expected one of {OPTIMIZERS} (muon with the model's logical axes)")
 
 
-def _stacked_matrices(params: Any) -> Any:
-    """Which axes of a stacked block weight are the matrix: [L, in, out], [L, D, H, h] (q, k, v) or [L, H, h, D] (o)."""
+def matrices(axes: Any) -> Any:
+    """Which dimensions of each stacked parameter are a matrix's input and output; None = not a matrix.
 
-    def axes(path: Any, leaf: Any) -> MuonDimensionNumbers | None:
-        name = str(getattr(path[-1], "key", path[-1]))
-        if leaf.ndim == 4:
-            return MuonDimensionNumbers((1, 2), 3) if name == "o" else MuonDimensionNumbers(1, (2, 3))
-        return MuonDimensionNumbers(1, 2) if leaf.ndim == 3 and not name.endswith(("bias", "norm")) else None
+    The model width (`embed`) is one side, everything else but the layers the other: q [L, D, H, h] maps D to H x h.
+    """
 
-    return jax.tree_util.tree_map_with_path(axes, params)
+    def sides(names: tuple[str | None, ...]) -> MuonDimensionNumbers | None:
+        if names[0] != "layers" or "embed" not in names or len(names) < 3:
+            return None
+        width = names.index("embed")
+        rest = tuple(n for n in range(1, len(names)) if n != width)
+        return MuonDimensionNumbers((width,), rest) if width == 1 else MuonDimensionNumbers(rest, (width,))
+
+    return jax.tree.map(sides, axes, is_leaf=lambda names: isinstance(names, tuple))

@@ -78,6 +78,15 @@ def padded(place: Layout, rows: int, unit: int) -> Layout:
     return place._replace(row=np.where(place.row < 0, -1, row), rows=rows)
 
 
+def ranks(place: Layout) -> np.ndarray:
+    """1, 2, ...: the place of each episode among those of its row."""
+    order = np.lexsort((place.start, place.row))
+    ordered = place.row[order]
+    rank = np.empty(len(order), np.int32)
+    rank[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered) + 1
+    return rank
+
+
 def fill(place: Layout, pieces: Sequence[np.ndarray], empty: Any, dtype: Any) -> np.ndarray:
     """One array an episode -> [rows, row_length], `empty` where no episode lies."""
     out = np.full((place.rows, place.row_length), empty, dtype)

@@ -25,9 +25,10 @@ RULES: Mapping[str, str | None] = {
     "embed": "fsdp",
     "mlp": "tensor",
     "heads": "tensor",
-    "kv": "tensor",
+    "kv_heads": "tensor",
     "vocab": "tensor",
     "layers": None,
+    "norm": None,
 }
 
 

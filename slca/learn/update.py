@@ -31,8 +31,9 @@ Update = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
 
 def init_state(params: Any, optimizer: optax.GradientTransformation, key: Array) -> TrainState:
-    """A fresh TrainState. The optimizer state is built under jit so that it follows the placement of `params`."""
-    return TrainState(params, jax.jit(optimizer.init)(params), jnp.zeros((), jnp.int32), key)
+    """A fresh TrainState; pure, so that `jax.eval_shape` gives its shapes and `jax.jit(..., out_shardings=placement)` builds it
+    in place on a mesh."""
+    return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), key)
 
 
 def make_update(

@@ -1,0 +1,39 @@
+"""The policy as the learner calls it: (hidden_fn, unembed_fn), with activations placed on the mesh."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jaxtyping import Array, Float, Int
+
+from slca.learn.sharding import ROWS, partition_spec
+from slca.learn.update import Hidden, Unembed
+from slca.policy.config import ModelConfig
+from slca.policy.transformer import Transformer, unembed
+
+ACTIVATIONS = (("batch", ROWS), ("length", None))  # logical axes that the model's activation constraints name
+
+
+def policy_forward(config: ModelConfig, mesh: Mesh | None = None) -> tuple[Hidden, Unembed]:
+    """hidden_fn(params, tokens, positions, episode) -> [B, T, D] and unembed_fn(params) -> [D, V] for `make_update` and probes.
+
+    On a mesh, activations are split by rows after the embedding and every block, and the embedding table is gathered over
+    fsdp before it is indexed: a lookup in a table split by width made the compiler replicate whole activations.
+    """
+    model = Transformer(config)
+
+    def hidden(
+        params: Any, tokens: Int[Array, "B T"], positions: Int[Array, "B T"], episode: Int[Array, "B T"]
+    ) -> Float[Array, "B T D"]:
+        if mesh is None:
+            return model.apply({"params": params}, tokens, positions, episode)
+        spec = partition_spec(params["embed"].shape, ("vocab", None), mesh, name="embed")
+        params = params | {"embed": lax.with_sharding_constraint(params["embed"], NamedSharding(mesh, spec))}
+        with nn.logical_axis_rules(ACTIVATIONS), jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return model.apply({"params": params}, tokens, positions, episode)
+
+    return hidden, lambda params: unembed(params, config)

@@ -1,0 +1,89 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import jaxprs_in_params
+
+from slca.learn.logprob import chunk_tokens, token_logprob
+
+B, T, D, V = 3, 23, 5, 37
+
+
+@pytest.fixture
+def inputs():
+    rng = np.random.default_rng(0)
+    return (
+        jnp.asarray(rng.normal(size=(B, T, D)), jnp.float32),
+        jnp.asarray(rng.normal(size=(D, V)) * 2, jnp.float32),
+        jnp.asarray(rng.integers(0, V, (B, T))),
+    )
+
+
+def reference(hidden, unembed, tokens, temperature):
+    """The whole [B, T, V] table in float64."""
+    logits = np.asarray(hidden, np.float64)[:, :-1] @ np.asarray(unembed, np.float64) / temperature
+    table = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    chosen = np.take_along_axis(table, np.asarray(tokens)[:, 1:, None], -1)[..., 0]
+    entropy = -(np.exp(table) * table).sum(-1)
+    return np.pad(chosen, ((0, 0), (1, 0))), np.pad(entropy, ((0, 0), (1, 0)))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 2.0])
+@pytest.mark.parametrize("chunk", [1, 7, 500])
+def test_equals_the_full_table(inputs, chunk, temperature):  # contract 10, P1: temperature divides the logits
+    logprob, entropy = jax.jit(token_logprob, static_argnums=4)(*inputs, temperature, chunk)
+    expected = reference(*inputs, temperature)
+    np.testing.assert_allclose(logprob, expected[0], atol=2e-6, rtol=1e-5)
+    np.testing.assert_allclose(entropy, expected[1], atol=2e-6, rtol=1e-5)
+    assert logprob.dtype == entropy.dtype == jnp.float32
+
+
+def test_gradient_does_not_depend_on_the_chunk(inputs):
+    hidden, unembed, tokens = inputs
+    weight = jnp.asarray(np.random.default_rng(1).normal(size=(B, T)), jnp.float32)
+
+    def objective(hidden, unembed, chunk):
+        logprob, entropy = token_logprob(hidden, unembed, tokens, 0.8, chunk)
+        return jnp.sum(weight * logprob) + 0.1 * jnp.sum(entropy)
+
+    gradient = jax.jit(jax.grad(objective, (0, 1)), static_argnums=2)
+    for a, b in zip(gradient(hidden, unembed, 4), gradient(hidden, unembed, T), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-6)
+
+
+def array_sizes(jaxpr):
+    """Element counts of every value in a jaxpr and all inner ones."""
+    for equation in jaxpr.eqns:
+        yield from (v.aval.size for v in equation.outvars)
+        for inner in jaxprs_in_params(equation.params):
+            yield from array_sizes(inner)
+
+
+def test_no_array_has_a_row_of_logits_for_every_token(inputs):  # S4
+    def largest(chunk):
+        def objective(hidden, unembed):
+            return jnp.sum(token_logprob(hidden, unembed, inputs[2], 1.0, chunk)[0])
+
+        return max(array_sizes(jax.make_jaxpr(jax.grad(objective, (0, 1)))(*inputs[:2]).jaxpr))
+
+    assert largest(4) == B * 4 * V
+    assert largest(T) == B * (T - 1) * V  # the test can see what it forbids
+
+
+def test_bf16_products_accumulate_in_f32(inputs):
+    hidden, unembed, tokens = inputs
+    hidden, unembed = hidden.astype(jnp.bfloat16), unembed.astype(jnp.bfloat16)
+    logprob, _ = token_logprob(hidden, unembed, tokens, 1.0, 8)
+    expected = reference(hidden.astype(jnp.float32), unembed.astype(jnp.float32), tokens, 1.0)[0]
+    np.testing.assert_allclose(logprob, expected, atol=1e-4)
+
+
+def test_rows_of_one_token_have_nothing_to_score():
+    logprob, entropy = token_logprob(jnp.ones((2, 1, D)), jnp.ones((D, V)), jnp.zeros((2, 1), int), 1.0, 8)
+    assert not logprob.any() and not entropy.any()
+
+
+def test_chunk_from_bytes():
+    assert chunk_tokens(64 * 2**20, 8, 1024) == 2048
+    assert chunk_tokens(64 * 2**20, 8, 151_936) == 13
+    assert chunk_tokens(1, 8, 151_936) == 1

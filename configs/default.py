@@ -80,13 +80,13 @@ def get_config(arg: str = "slca") -> ConfigDict:
     g.backend = "scripted"  # scripted | jax | openai
     g.validate = "jsonschema"  # required (paper) | jsonschema
     g.cache = "group"  # none (paper) | group | global
-    g.store = ""  # SQLite file of a global cache or of replays; "" = memory
+    g.store = ""  # SQLite file of cached and recorded results, kept between runs; "" = memory
     g.state = "none"  # none (paper) | transcript | kv
     g.response_check = True  # JSON, declared schema, size, no markers
     g.regenerations = 2  # tries after an invalid response
     g.max_chars = 2048  # longer results are cut in the middle, characters (paper)
     g.temperature = 0.6  # of the simulator's model (paper)
-    g.timeout = 540.0  # seconds a request
+    g.timeout = 540.0  # seconds a call, retries and regenerations included
     g.retries = 2  # after infrastructure errors only
     g.url = ""  # OpenAI-compatible endpoint, e.g. http://127.0.0.1:8001/v1
     g.model = ""  # its name at the endpoint

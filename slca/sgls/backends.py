@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from slca.sgls import prompts, response, scripted
 from slca.sgls.contract import Contract
 from slca.sgls.endpoint import Endpoint, EndpointError
+from slca.tasks.values import Unsatisfiable
 from slca.types import Observation, ToolCall
 
 
@@ -88,9 +89,12 @@ class Scripted:
 
     def reply(self, request: Request) -> Reply:
         known, earlier = (request.contract, request.call, request.group), request.transcript or ()
-        if request.state is None:
-            return Reply(response.dumps(scripted.answer(*known, earlier)))
-        return Reply(response.dumps(scripted.answer_with_state(*known, request.state, earlier)))
+        try:
+            if request.state is None:
+                return Reply(response.dumps(scripted.answer(*known, earlier)))
+            return Reply(response.dumps(scripted.answer_with_state(*known, request.state, earlier)))
+        except Unsatisfiable:
+            raise BackendError("unsatisfiable_schema") from None
 
     def counts(self) -> Mapping[str, float]:
         return {}

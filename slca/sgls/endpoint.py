@@ -37,7 +37,7 @@ class Completion(NamedTuple):
 
 
 class EndpointError(Exception):
-    """No completion. kind: timeout | connection | circuit_open | too_large | bad_reply | http_<code>."""
+    """No completion. kind: timeout | connection | circuit_open | too_large | bad_reply | bad_request | http_<code>."""
 
     def __init__(self, kind: str, message: str = "", wait: float = 0.0):
         super().__init__(f"{kind}: {message}" if message else kind)
@@ -204,7 +204,7 @@ class Endpoint:
             self._breaker.record(False)
             raise EndpointError("timeout", "no answer before the deadline") from None
         except EndpointError as error:
-            self._breaker.record(error.kind in ("http_400", "http_422", "too_large"))  # the server is alive
+            self._breaker.record(error.kind in ("http_400", "http_422", "too_large", "bad_request"))  # the server is alive
             raise
         self._breaker.record(True)
         return completion
@@ -222,8 +222,10 @@ class Endpoint:
                     body += chunk
                     if len(body) > self.max_body:
                         raise EndpointError("too_large", f"reply over {self.max_body} bytes")
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:  # ValueError: a key that is no header value
+        except (httpx.HTTPError, OSError) as error:
             raise EndpointError("connection", self.redact(f"{type(error).__name__}: {error}")[:200]) from None
+        except ValueError as error:  # half surrogates in a message, a key that is no header value
+            raise EndpointError("bad_request", type(error).__name__) from None
         if response.status_code != 200:
             detail = self.redact(bytes(body).decode("utf-8", "replace"))[:200]
             raise EndpointError(f"http_{response.status_code}", detail, _seconds(response.headers.get("retry-after", "")))

@@ -39,19 +39,23 @@ def linked(call: ToolCall, transcript: Sequence[tuple[ToolCall, Observation]]) -
     used = [value for value in call.arguments.values() if isinstance(value, str | int) and not isinstance(value, bool)]
 
     def ties(earlier: ToolCall, observation: Observation) -> bool:
-        given = list(earlier.arguments.values())
-        return observation.status == "ok" and any(value not in given and _text(value) in observation.text for value in used)
+        new = [value for value in used if value not in earlier.arguments.values()]
+        return bool(new) and any(value in item.values() for item in _objects(_value(observation)) for value in new)
 
     return tuple((earlier, observation) for earlier, observation in transcript if ties(earlier, observation))
 
 
-def _text(value: str | int) -> str:
-    return json.dumps(value, ensure_ascii=False)
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _objects(part)
 
 
 def _value(observation: Observation) -> Any:
+    """The body as a value; None where it was an error or is no JSON."""
     try:
-        return json.loads(observation.text)
+        return json.loads(observation.text) if observation.status == "ok" else None
     except (ValueError, RecursionError):
         return None
 

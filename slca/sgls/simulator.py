@@ -25,6 +25,7 @@ from slca.types import Context, Observation, ToolCall
 FAILED_TEXT = "error: unavailable: the tool gave no result"  # the same for every cause: ours, and not the policy's business
 REPLAY = "replay:"  # key prefix of recorded results in a store
 EXAMPLES = 2  # recorded bodies of a tool shown to a model
+MIN_CHARS = 64  # below this no cut can say what is gone
 MAX_STATE = 256 * 2**10  # characters of a rollout's key/value store
 
 # What `mode="paper"` overrides: every extra off.
@@ -70,7 +71,7 @@ class Simulator:
             "faults": faults,
         }
         chosen |= PAPER if mode == "paper" else {}
-        _check_options(mode, chosen)
+        _check_options(mode, chosen, regenerations=regenerations, max_chars=max_chars, timeout=timeout)
         self.paper = mode == "paper"
         self._validate = validation.required if chosen["validate"] == "required" else validation.jsonschema
         self._scope, self._state = chosen["cache"], chosen["state"]
@@ -160,7 +161,7 @@ class Simulator:
         # Drawn before the cache is read: a stored answer must not hide a fault that this group is to meet.
         fault = self._fault(call, identity, context)
         if fault == "stale":
-            group, world, context = f"{group}\0stale", "", replace(context, transcript=[], state={})
+            group, world, context = f"{group}\0stale", "stale", replace(context, transcript=[], state={})
         elif fault is not None:
             return faults.observation(fault, {})
         request = self._request(call, toolset, context, group, deadline)
@@ -212,7 +213,7 @@ class Simulator:
     def _answer(self, request: backends.Request, identity: str, world: str) -> Observation:
         if self._cache is None:
             return self._ask(request)
-        scope = request.group if self._scope == "group" else "stale" * request.group.endswith("\0stale")
+        scope = request.group if self._scope == "group" else ""
         links = _footprint(request.transcript or ()) if self._backend.deterministic else ()
         key = _digest(self._backend.identity, request.contract.digest, scope, world, identity, *links)
         try:
@@ -249,7 +250,7 @@ class Simulator:
 
     def _accept(self, text: str, request: backends.Request) -> Observation:
         """The observation of a reply. Raises InvalidResponse."""
-        provenance: dict[str, Any] = {"source": self._backend.name}
+        provenance: dict[str, Any] = {"source": self._backend.name, "version": self._backend.identity}
         if not self._checked:
             text = prompts.clean(text) if self.paper else prompts.body(text)
             return Observation(response.cut_middle(text, self._max_chars), provenance=provenance)
@@ -291,7 +292,12 @@ def _digest(*parts: str) -> str:
     return hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
-def _check_options(mode: str, chosen: Mapping[str, Any]) -> None:
+def _check_options(mode: str, chosen: Mapping[str, Any], *, regenerations: int, max_chars: int, timeout: float) -> None:
+    if regenerations < 0 or max_chars < MIN_CHARS or timeout <= 0:
+        raise ValueError(
+            f"sgls.regenerations={regenerations}, sgls.max_chars={max_chars}, sgls.timeout={timeout}: "
+            f"at least 0, at least {MIN_CHARS} and above 0"
+        )
     allowed = {
         "validate": ("required", "jsonschema"),
         "cache": ("none", "group", "global"),

@@ -162,6 +162,15 @@ def test_content_that_is_null_or_no_text(endpoint):
             ask(one)
 
 
+def test_what_cannot_be_sent_is_not_retried(endpoint):
+    with Server(["fine"]) as server:
+        one = endpoint(server)
+        with pytest.raises(EndpointError) as caught:
+            one.complete([{"role": "user", "content": "\ud800"}], temperature=0, max_tokens=1)
+        assert caught.value.kind == "bad_request" and not server.requests
+        assert ask(one).text == "fine"
+
+
 def test_close_stops_the_thread_and_ends_what_is_in_flight(endpoint):
     before = set(threading.enumerate())
     with Server([("slow", 5.0)]) as server:

@@ -12,7 +12,7 @@ from slca.sgls.simulator import Simulator
 from slca.types import Task
 from tests.rollout.fakes import ScriptedSampler, Template, Tokenizer
 from tests.sgls.server import Server
-from tests.sgls.tools import SPECS, TOOLS
+from tests.sgls.tools import SPECS
 
 encode, STOP = Tokenizer().encode, 1
 
@@ -72,21 +72,6 @@ def test_a_group_meets_one_scripted_world(config):
         worlds.setdefault((episode.task.id, call.arguments["city"]), set()).add(observation.text)
     assert {e.end for e in episodes} == {"answered"} and len(worlds) == 6
     assert all(len(texts) == 1 for texts in worlds.values())
-
-
-def test_tools_of_a_real_mcp_server_in_episodes(config, tmp_path):
-    pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
-    from slca.sgls.remote import ToolServer
-
-    tools = tmp_path / "tools.json"
-    tools.write_text(json.dumps(SPECS))
-    command = [sys.executable, "-m", "slca.sgls", "--tools", str(tools), "--serve"]
-    with ToolServer(command) as server:
-        specs = server.toolset.specs
-        assert len(specs) == len(TOOLS.tools)
-        episodes = play(config, caller([weather("Oslo"), {"name": "get_weather", "arguments": {"city": 4}}]), server, specs)
-    assert {episode.end for episode in episodes} == {"answered"}
-    assert {e.observations[0][0].status for e in episodes} == {"ok", "invalid_arguments"}
 
 
 @pytest.mark.nightly

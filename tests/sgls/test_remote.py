@@ -12,6 +12,7 @@ from slca.sgls import __main__ as command
 from slca.sgls.remote import ToolServer
 from slca.sgls.simulator import Simulator
 from slca.types import Context, ToolCall
+from tests.sgls.test_episode import caller, play
 from tests.sgls.tools import SPECS, TOOLS
 
 CALL = ToolCall("get_weather", {"city": "Oslo"})
@@ -38,6 +39,13 @@ def test_bad_calls_are_refused_before_the_server_is_asked(server):
     assert server.simulate(ToolCall(None, None), None).status == "sim_failed"
 
 
+def test_the_engine_takes_a_tool_server_for_a_simulator(server, config):
+    good, bad = ({"name": "get_weather", "arguments": {"city": city}} for city in ("Oslo", 4))
+    episodes = play(config, caller([good, bad]), server, server.toolset.specs)
+    assert {episode.end for episode in episodes} == {"answered"}
+    assert {e.observations[0][0].status for e in episodes} == {"ok", "invalid_arguments"}
+
+
 def test_a_dead_server_fails_its_calls_and_nothing_hangs(tmp_path):
     script = tmp_path / "server.py"
     script.write_text(
@@ -51,7 +59,7 @@ def test_a_dead_server_fails_its_calls_and_nothing_hangs(tmp_path):
         "anyio.run(server.run_stdio_async)\n"
     )
     begun = time.monotonic()
-    with ToolServer([sys.executable, str(script)], timeout=2.0) as one:
+    with ToolServer([sys.executable, str(script)], timeout=1.5) as one:
         statuses = [one.simulate(ToolCall(name, {}), one.toolset).status for name in ("fails", "hangs", "ends", "fails")]
         assert statuses[:2] == ["tool_error", "timeout"]
         assert set(statuses[2:]) <= {"sim_failed", "timeout"}

@@ -443,6 +443,8 @@ def test_from_config(config):
         ({"cache": "some"}, "sgls.cache"),
         ({"state": "sql"}, "sgls.state"),
         ({"validate": "off"}, "sgls.validate"),
+        ({"max_chars": 10}, "sgls.max_chars"),
+        ({"timeout": 0}, "sgls.timeout"),
         ({"faults": {"rate": 2}}, "sgls.faults.rate"),
         ({"faults": {"kinds": ["503"]}}, "sgls.faults.kinds"),
     ],

@@ -15,6 +15,7 @@ from slca.types import SUMMARY, TOOL, Episode, Observation, Segment
 
 SUCCESS_AT = (0.7, 0.8, 0.9, 1.0)
 TOLERANCE = 1e-9  # a published 0.90 must pass the threshold 0.9 whatever the order of the additions
+WRONG_SPEECH_ACT = 0.5  # what is left of a grade for refusing where a question back is due, and for asking where it is not
 EFFICIENCY = ("none", "dup_penalty", "turn_cost")
 
 
@@ -55,6 +56,7 @@ class Answer:
     """The last text an episode gave to one user turn, and what it may be held against. `text` "" = none was given.
 
     results: tool results up to there, oldest first, those of the prompt's history included. needs_tools: some call was due.
+    question_due: what the task's kind asks for where there is nothing to report: a question back (`ask`), none (`abstain`).
     """
 
     text: str
@@ -62,6 +64,7 @@ class Answer:
     results: tuple[str | Observation, ...]
     facts: tuple[str, ...]
     needs_tools: bool
+    question_due: bool | None = None
 
     @property
     def short_circuit(self) -> bool:
@@ -87,7 +90,8 @@ def answers(episode: Episode, rules: Rules) -> list[Answer]:
                 text = "" if turn.attempted else turn.text
         facts = tuple(task.facts[user]) if user < len(task.facts) else ()
         needs_tools = paper or (bool(facts) and bool(task.gold_steps))
-        out.append(Answer(text, "\n".join(question), tuple(results), facts, needs_tools))
+        question_due = None if facts else {"ask": True, "abstain": False}.get(task.kind)
+        out.append(Answer(text, "\n".join(question), tuple(results), facts, needs_tools, question_due))
     return out
 
 
@@ -118,7 +122,11 @@ def grades(episode: Episode, rules: Rules) -> list[dict[str, float]]:
     out = []
     for answer in answers(episode, rules):
         grade = rule_reward(answer.text, answer.question, answer.results, answer.facts)
-        out.append({**grade, "summary": 0.0} if answer.short_circuit else grade)
+        if answer.short_circuit:
+            grade["summary"] = 0.0
+        elif answer.question_due not in (None, "?" in answer.text):
+            grade["summary"] *= WRONG_SPEECH_ACT
+        out.append(grade)
     return out
 
 

@@ -194,3 +194,10 @@ def test_metrics_are_pairs_over_scored_rollouts(config):
 def test_toolset_of_overrides_the_names_of_the_specs(config):
     r = annotate([good()], config, toolset_of=lambda task: {"other"})
     assert r.rewards["score/format"][0] == 0.0
+
+
+def test_asking_and_refusing_are_told_apart(config):
+    ask, abstain = (task(gold=[], facts=[], question="Send Olga an email.", kind=kind) for kind in ("ask", "abstain"))
+    question, refusal = says("What subject do you mean?"), says("Sorry, I have no tool for that.")
+    found = [scores(episode(t, [a]), config)["summary"] for t in (ask, abstain) for a in (question, refusal)]
+    assert found == [1.0, 0.5, 0.5, 1.0]

@@ -26,6 +26,9 @@ CHOICES = {
     "reward.abstain": ("sane", "paper"),
     "reward.summary": ("rule", "judge"),
     "reward.judge_failure": ("exclude", "zero"),
+    "reward.checker": ("rule", "judge"),
+    "reward.roles": ("rule", "judge"),
+    "reward.efficiency": ("none", "dup_penalty", "turn_cost"),
     "credit.segmenter": ("content", "position"),
     "credit.presence": ("exclude", "floor", "none"),
     "credit.omission": ("route_summary", "route_all", "subtract"),
@@ -159,20 +162,24 @@ def _services(c: Any) -> list[str]:
             f"sgls.url={c.sgls.url!r}: sgls.backend=openai needs an OpenAI-compatible endpoint such as http://host:8001/v1 "
             "(or use --config.sgls.backend=scripted, which needs none)"
         )
-    if c.reward.summary == "judge" and not c.reward.judge_url.startswith(("http://", "https://")):
-        out.append(
-            f"reward.judge_url={c.reward.judge_url!r}: reward.summary=judge needs an OpenAI-compatible endpoint "
-            "(or use --config.reward.summary=rule, which needs none)"
-        )
+    for name in ("summary", "checker", "roles"):
+        if c.reward[name] == "judge" and not c.reward.judge_url.startswith(("http://", "https://")):
+            out.append(
+                f"reward.judge_url={c.reward.judge_url!r}: reward.{name}=judge needs an OpenAI-compatible endpoint "
+                f"(or use --config.reward.{name}=rule, which needs none)"
+            )
     return out
 
 
 def _algorithm(c: Any) -> list[str]:
-    from slca.credit.algorithms import algorithm, check_ratio
+    from slca.credit.algorithms import algorithm, check
+    from slca.learn.terms import make_terms
+    from slca.rewards.annotate import CHANNELS, LABELS
 
     try:
         record = algorithm(c.credit.algorithm, c.credit)
-        check_ratio(record, record.loss.get("ratio", c.loss.ratio))
+        check(record, CHANNELS, LABELS, ratio=c.loss.ratio)
+        make_terms(record.terms)
     except (KeyError, ValueError) as error:
         return [f"credit.algorithm={c.credit.algorithm!r}: {error.args[0] if error.args else error}"]
     return []

@@ -33,6 +33,10 @@ def test_default_is_valid(config):
         ("checkpoint.init", "no/such/folder"),
         ("credit.algorithm", "slac"),
         ("credit.algorithm", "mix@much"),
+        ("credit.algorithm", "slca+gspo"),
+        ("credit.algorithm", "gear"),
+        ("credit.algorithm", "rebel"),
+        ("reward.efficiency", "speed"),
         ("credit.presence", "sometimes"),
         ("reward.combine", "sum"),
         ("optim.name", "sgdd"),
@@ -58,7 +62,7 @@ def test_lengths_beyond_the_model():
     assert "model.max_length=512" in refused(model__max_length=512)
 
 
-@pytest.mark.parametrize(("section", "choice", "value", "url"), [("sgls", "backend", "openai", "sgls.url"), ("reward", "summary", "judge", "reward.judge_url")])  # fmt: skip
+@pytest.mark.parametrize(("section", "choice", "value", "url"), [("sgls", "backend", "openai", "sgls.url"), ("reward", "summary", "judge", "reward.judge_url"), ("reward", "checker", "judge", "reward.judge_url")])  # fmt: skip
 def test_endpoint_without_url(section, choice, value, url):
     assert url in refused(**{f"{section}__{choice}": value})
 

@@ -142,7 +142,7 @@ def _splash(
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernel
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-    rows, length, heads, size = q.shape
+    rows, length, _, size = q.shape
     if not interpret and (_platform() != "tpu" or length % 128 or size % 64):
         raise ValueError(
             f"attention='splash' needs a TPU, rows of a multiple of 128 tokens and heads of a multiple of 64; here: {_platform()}, "
@@ -155,7 +155,9 @@ def _splash(
         heads = q.shape[1]
 
         def run(mask):
-            run_row = kernel.make_splash_mha(masks.MultiHeadMask([mask] * heads), head_shards=1, q_seq_shards=1, interpret=interpret)
+            run_row = kernel.make_splash_mha(
+                masks.MultiHeadMask([mask] * heads), head_shards=1, q_seq_shards=1, interpret=interpret
+            )
             return jax.vmap(lambda q, k, v, e: run_row(q, k, v, segment_ids=kernel.SegmentIds(e, e)))(q, k, v, episode)
 
         causal = masks.CausalMask((length, length))
@@ -169,8 +171,8 @@ def _splash(
     mesh = jax.sharding.get_abstract_mesh()
     if not mesh.empty:
         batch, head = jax.P(("data", "fsdp")), jax.P(("data", "fsdp"), "tensor")
-        specs = dict(in_specs=(head, head, head, batch, jax.P()), out_specs=head, check_vma=False)
-        attend = jax.shard_map(attend, mesh=mesh, **specs)
+        specs = (head, head, head, batch, jax.P())
+        attend = jax.shard_map(attend, mesh=mesh, in_specs=specs, out_specs=head, check_vma=False)
     return attend(q, k, v, episode, sliding).transpose(0, 2, 1, 3)
 
 

@@ -184,7 +184,7 @@ class ModelConfig:
             kinds = [("full" if wide else "sliding") + "_attention" for wide in self.global_layers or (True,) * self.layers]
             hf |= {
                 "hidden_activation": "gelu_pytorch_tanh",
-                "query_pre_attn_scalar": self.scale**-2,
+                "query_pre_attn_scalar": round(self.scale**-2),  # transformers takes integers only
                 "sliding_window": self.sliding_window or self.max_length,
                 "layer_types": kinds,
                 "rope_local_base_freq": self.local_rope_theta,

@@ -7,6 +7,7 @@ Gemma's norm scales have one added.
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class Tensors:
     def __init__(self, reader: Any, config: ModelConfig) -> None:
         self._tensors = {tensor.name: tensor for tensor in reader.tensors if tensor.name != "rope_freqs.weight"}
         self._config = config
-        self.names = self._tensors.keys()
+        self.names: Iterable[str] = self._tensors.keys()
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(int(n) for n in reversed(self._tensors[name].shape))

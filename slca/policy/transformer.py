@@ -10,6 +10,7 @@ RoPE and logits in float32.
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import flax.linen as nn
@@ -78,9 +79,11 @@ def logical_axes(config: ModelConfig) -> Params:
 
 
 def init(config: ModelConfig, key: Any) -> Params:
-    """Random float32 parameters: N(0, 1/fan_in), residual outputs shrunk by sqrt(2 L), norms neutral, biases 0."""
+    """Random float32 parameters: N(0, 1/fan_in), residual outputs shrunk by sqrt(2 L), norms neutral, biases 0.
+
+    Each parameter has a key of its own name, so adding one changes no other. May run under jit with out_shardings.
+    """
     norm = jnp.zeros if config.gemma else jnp.ones
-    keys = iter(jax.random.split(key, 16))
 
     def leaf(name: str, shape: tuple[int, ...]) -> Array:
         if name.endswith("norm"):
@@ -89,7 +92,8 @@ def init(config: ModelConfig, key: Any) -> Params:
             return jnp.zeros(shape, jnp.float32)
         fan_in = {"o": config.heads * config.head_dim, "down": config.ff}.get(name, config.width)
         depth = 2 * config.layers if name in ("o", "down") else 1
-        return jax.random.normal(next(keys), shape, jnp.float32) * (fan_in * depth) ** -0.5
+        own = jax.random.fold_in(key, zlib.crc32(name.encode()))
+        return jax.random.normal(own, shape, jnp.float32) * (fan_in * depth) ** -0.5
 
     shapes = param_shapes(config)
     blocks = {name: leaf(name, shape) for name, shape in shapes.pop("blocks").items()}
@@ -277,6 +281,7 @@ def forward_cached(
     tables, block = rope_tables(config, positions), Block(config)
     new_cache: cache.KVCache = []
     for layer, sliding, old in zip(layers, sliding_layers(config), kv_cache, strict=True):
+        new: Any
         x, new = block.apply({"params": layer}, x, sliding, tables, positions, None, old, slots)
         new_cache.append(new)
     return rms_norm(x, params["final_norm"], config), new_cache

@@ -53,6 +53,7 @@ def load(path: str | os.PathLike[str], *, mesh: Any = None, dtype: str | None = 
         ValueError: anything missing, left over, truncated, mis-shaped or of another family; one line, with the remedy.
     """
     name = os.fspath(path)
+    source: Source
     if name.startswith("gguf:"):
         config, source = gguf.open_file(gguf.locate(name))
         wanted = places(config, "gguf")
@@ -218,7 +219,7 @@ class _Folder:
                 if kind not in _FLOATS:
                     raise ValueError(f"{folder / file}: {name} is {kind}; quantised weights are not read, export {_FLOATS}")
                 self._where[name] = handle
-        self.names = self._where.keys()
+        self.names: Iterable[str] = self._where.keys()
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._where[name].get_slice(name).get_shape())

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from slca.policy import cache
 from slca.policy.config import ModelConfig
@@ -37,10 +37,10 @@ class Weights(NamedTuple):
 
 
 @jax.jit
-def row_keys(seed, step, prompt: Int[Array, " B"], sample: Int[Array, " B"], turn: Int[Array, " B"]) -> Any:
+def row_keys(seed: Any, step: Any, prompt: Int[Array, " B"], sample: Int[Array, " B"], turn: Int[Array, " B"]) -> Any:
     """One key a row from what identifies its draws, [B] typed keys; `decode` folds in the position."""
 
-    def fold(*parts):
+    def fold(*parts: Array) -> Any:
         key = jax.random.key(seed)
         for part in (step, *parts):
             key = jax.random.fold_in(key, part)
@@ -66,12 +66,22 @@ def draw(
 
 
 def prefill(config: ModelConfig, dtype: str, params: Any, tokens: Int[Array, "P T"]) -> cache.KVCache:
+    """The cache of right-padded prompts, as long as their bucket; what lies behind a prompt is never read."""
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1])[None], tokens.shape)
-    _, (keys, values) = Transformer(config).apply({"params": params}, tokens, positions, keep_kv=True)
+    result: Any = Transformer(config).apply({"params": params}, tokens, positions, keep_kv=True)
+    keys, values = result[1]
     return cache.from_prefill(keys, values, dtype)
 
 
-def insert(state: State, prompts: cache.KVCache, count, source, slot, length, last) -> State:
+def insert(
+    state: State,
+    prompts: cache.KVCache,
+    count: Int[Array, ""],
+    source: Int[Array, " B"],
+    slot: Int[Array, " B"],
+    length: Int[Array, " B"],
+    last: Int[Array, " B"],
+) -> State:
     """Copy prompt `source[i]` to slot `slot[i]` for i < count (the arrays are padded to the number of slots)."""
 
     def copy(i, kv):
@@ -86,7 +96,15 @@ def insert(state: State, prompts: cache.KVCache, count, source, slot, length, la
     return State(kv, state.length.at[slot].set(length, mode="drop"), state.last.at[slot].set(last, mode="drop"))
 
 
-def append(config: ModelConfig, weights: Weights, state: State, tokens: Int[Array, "R C"], count, rows, last) -> State:
+def append(
+    config: ModelConfig,
+    weights: Weights,
+    state: State,
+    tokens: Int[Array, "R C"],
+    count: Int[Array, " R"],
+    rows: Int[Array, " R"],
+    last: Int[Array, " R"],
+) -> State:
     """Put `count[r]` of `tokens[r]` into slot `rows[r]`; `last[r]` becomes its pending token. rows[r] = B: nothing.
 
     tokens[r, 0] is a place holder for the row's pending token.
@@ -113,24 +131,35 @@ class _Loop(NamedTuple):
     state: State
     tokens: Int[Array, "B n"]
     logprob: Float[Array, "B n"]
-    count: Int[Array, " B"]
+    counts: Int[Array, " B"]
     reason: Int[Array, " B"]
 
 
-def decode(config, steps, weights: Weights, state: State, key_data, temperature, stop_ids, budgets, active, wanted):
+def decode(
+    config: ModelConfig,
+    steps: int,
+    weights: Weights,
+    state: State,
+    key_data: UInt32[Array, "B 2"],
+    temperature: Float[Array, " B"],
+    stop_ids: Int[Array, " n"],
+    budgets: Int[Array, " B"],
+    active: Bool[Array, " B"],
+    wanted: Int[Array, ""],
+) -> tuple[State, Int[Array, "B steps"], Float[Array, "B steps"], Int[Array, " B"], Int[Array, " B"]]:
     """Sample up to `steps` tokens a row, or until `wanted` rows have stopped. See `Sampler.decode`."""
     keys = jax.random.wrap_key_data(key_data)
     head = unembed(weights.params, config)
     rows, capacity = state.length.size, state.cache[0].keys.shape[3]
 
-    def verdict(running, token, count, length):
+    def verdict(running: Array, token: Array, count: Array, length: Array) -> Array:
         """The reason of each row after `token`; a stop token wins over the budget, the budget over the cache."""
         reason = jnp.where(length >= capacity, CACHE_FULL, RUNNING)
         reason = jnp.where(count >= budgets, BUDGET, reason)
         reason = jnp.where((token[:, None] == stop_ids[None]).any(-1), STOP, reason)
         return jnp.where(running, reason, RUNNING)
 
-    def busy(c: _Loop):
+    def busy(c: _Loop) -> Array:
         stopped = (c.reason != RUNNING).sum()
         return (c.step < steps) & (active & (c.reason == RUNNING)).any() & (stopped < wanted)
 
@@ -142,9 +171,7 @@ def decode(config, steps, weights: Weights, state: State, key_data, temperature,
         token, logprob = draw(keys, length + 1, logits(hidden[:, 0], head), temperature)
         length = length + running
         last = jnp.where(running, token, last)
-        column = jnp.where(running, c.count, steps)
-        put = jax.vmap(lambda row, at, value: row.at[at].set(value, mode="drop"))
-        count = c.count + running
+        column, count = jnp.where(running, c.counts, steps), c.counts + running
         return _Loop(
             c.step + 1,
             State(kv, length, last),
@@ -154,6 +181,7 @@ def decode(config, steps, weights: Weights, state: State, key_data, temperature,
             jnp.where(running, verdict(running, token, count, length), c.reason),
         )
 
+    put = jax.vmap(lambda row, at, value: row.at[at].set(value, mode="drop"))
     no_token = jnp.full(rows, -2, jnp.int32)  # rows without budget or room stop before their first token
     start = _Loop(
         jnp.int32(0),
@@ -164,4 +192,4 @@ def decode(config, steps, weights: Weights, state: State, key_data, temperature,
         verdict(active, no_token, jnp.zeros(rows, jnp.int32), state.length),
     )
     end = lax.while_loop(busy, step, start)
-    return end.state, end.tokens, end.logprob, end.count, end.reason
+    return end.state, end.tokens, end.logprob, end.counts, end.reason

@@ -141,7 +141,8 @@ class Sampler:
                     f"prompt {number} has {len(prompt)} tokens; 1 to {self.prompt_buckets[-1]} fit the prompt buckets"
                 )
         buckets = np.array([next(b for b in self.prompt_buckets if b >= len(prompt)) for prompt in prompts], int)
-        chunk, row, chunks = np.zeros(len(prompts), int), np.zeros(len(prompts), int), []
+        chunk, row = np.zeros(len(prompts), int), np.zeros(len(prompts), int)
+        chunks: list[cache.KVCache] = []
         for bucket in np.unique(buckets):
             for members in _split(np.flatnonzero(buckets == bucket), self._prefill_rows):
                 rows = next(size for size in self._prefill_rows if size >= len(members))
@@ -151,14 +152,16 @@ class Sampler:
         length = np.array([len(prompt) - 1 for prompt in prompts], np.int32)
         return PromptCache(chunks, chunk, row, length, np.array([prompt[-1] for prompt in prompts], np.int32))
 
-    def insert(self, state: State, prompts: PromptCache, source: Sequence[int], slots: Sequence[int]) -> State:
+    def insert(self, state: State, prompts: PromptCache, source: Any, slots: Any) -> State:
         """Start a row in `slots[i]` from prompt `source[i]` (a prompt may be used any number of times). Donates `state`."""
-        source, slots = np.asarray(source, np.int32), np.asarray(slots, np.int32)
-        if len(source) != len(slots) or len(set(slots.tolist())) != len(slots) or len(slots) > self.slots:
-            raise ValueError(f"insert: {len(source)} sources for slots {slots.tolist()}; slots must be distinct and as many")
-        for number in np.unique(prompts.chunk[source]):
-            chosen = prompts.chunk[source] == number
-            prompt, slot = source[chosen], slots[chosen]
+        rows, places = np.asarray(source, np.int32), np.asarray(slots, np.int32)
+        if len(rows) != len(places) or len(np.unique(places)) != len(places) or not np.isin(places, range(self.slots)).all():
+            raise ValueError(
+                f"insert: {len(rows)} sources for slots {places.tolist()}; want as many, distinct, below {self.slots}"
+            )
+        for number in np.unique(prompts.chunk[rows]):
+            chosen = prompts.chunk[rows] == number
+            prompt, slot = rows[chosen], places[chosen]
             pad = functools.partial(np.pad, pad_width=(0, self.slots - len(slot)))
             columns = (prompts.row[prompt].astype(np.int32), slot, prompts.length[prompt], prompts.last[prompt])
             state = self._insert(state, prompts.chunks[number], np.int32(len(slot)), *map(pad, columns))
@@ -221,13 +224,13 @@ class Sampler:
         """
         if len(stop_ids) > MAX_STOP_IDS:
             raise ValueError(f"decode: {len(stop_ids)} stop ids, at most {MAX_STOP_IDS}")
-        if jnp.issubdtype(getattr(keys, "dtype", None), jax.dtypes.prng_key):
+        if isinstance(keys, jax.Array) and jnp.issubdtype(keys.dtype, jax.dtypes.prng_key):
             keys = jax.random.key_data(keys)
         budgets = np.asarray(budgets, np.int32)
         return self._decode(
             self.prepare(params),
             state,
-            keys,
+            np.asarray(keys),
             np.broadcast_to(np.asarray(temperature, np.float32), budgets.shape),
             np.pad(np.asarray(stop_ids, np.int32), (0, MAX_STOP_IDS - len(stop_ids)), constant_values=-1),
             budgets,
@@ -252,12 +255,14 @@ class Sampler:
         """
         weights, state, total = self.prepare(params), self.init(), len(prompts)
         key_data, temperature = np.asarray(jax.random.key_data(keys)), np.broadcast_to(np.float32(temperature), total)
-        out = Samples(
-            np.zeros((total, max_new_tokens), np.int32),
-            np.zeros((total, max_new_tokens), np.float32),
+        shape: Any = (total, max_new_tokens)
+        empty: list[Any] = [
+            np.zeros(shape, np.int32),
+            np.zeros(shape, np.float32),
             np.zeros(total, np.int32),
             np.zeros(total, bool),
-        )
+        ]
+        out = Samples(*empty)
         distinct = list(dict.fromkeys(tuple(prompt) for prompt in prompts))
         number = {prompt: index for index, prompt in enumerate(distinct)}
         source = np.array([number[tuple(prompt)] for prompt in prompts], int)
@@ -306,8 +311,9 @@ class Sampler:
         tensor = self.mesh.shape.get("tensor", 1)
         heads = "tensor" if tensor > 1 and self.config.kv_heads % tensor == 0 else None
         place = functools.partial(jax.NamedSharding, self.mesh)
-        layer = cache.Layer(*[place(jax.P(rows, heads))] * 2)
-        return State([layer] * self.config.layers, *[place(jax.P(rows))] * 2), place(jax.P())
+        layer: Any = [place(jax.P(rows, heads))] * 2
+        row: Any = [place(jax.P(rows))] * 2
+        return State([cache.Layer(*layer)] * self.config.layers, *row), place(jax.P())
 
 
 def _split(items: Sequence[int] | np.ndarray, sizes: Sequence[int]) -> list[Any]:

@@ -1,6 +1,6 @@
 """Make logits.npz: what transformers + torch compute in float32 for the recipe's tiny models.
 
-    pip install torch transformers && python -m tests.golden.make_logits
+pip install torch transformers && python -m tests.golden.make_logits
 """
 
 from __future__ import annotations

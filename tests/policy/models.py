@@ -1,0 +1,50 @@
+"""Tiny models of every family for tests: two layers, width 32, float32."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import zlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from slca.policy import transformer
+from slca.policy.config import ModelConfig, RopeScaling
+
+_TINY = ModelConfig("qwen3", vocab=61, width=32, layers=2, heads=4, kv_heads=2, head_dim=8, ff=48, max_length=64)
+FAMILIES = {
+    "qwen2": dataclasses.replace(_TINY, family="qwen2"),
+    "qwen3": _TINY,
+    "llama": dataclasses.replace(_TINY, family="llama", tied=False, rope_scaling=RopeScaling("llama3", 8.0, original=16)),
+    "smollm2": dataclasses.replace(_TINY, family="llama", width=24, heads=3, kv_heads=1, norm_eps=1e-5),
+    "gemma3": dataclasses.replace(
+        _TINY, family="gemma3_text", sliding_window=5, global_layers=(False, True), query_scale=9**-0.5
+    ),
+}
+
+
+@functools.cache
+def params(family: str) -> Any:
+    """Random parameters, biases and norms included: neutral ones would hide a norm or bias that is not applied."""
+    config = FAMILIES[family]
+
+    def stir(path: Any, value: jax.Array) -> jax.Array:
+        name = path[-1].key
+        noise = jax.random.normal(jax.random.key(zlib.crc32(name.encode())), value.shape)
+        return value + 0.3 * noise if name.endswith(("norm", "bias")) else value
+
+    return jax.jit(lambda: jax.tree_util.tree_map_with_path(stir, transformer.init(config, jax.random.key(0))))()
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def logits(config: ModelConfig, weights: Any, tokens: Any, positions: Any, episode: Any = None) -> jax.Array:
+    hidden = transformer.Transformer(config).apply({"params": weights}, tokens, positions, episode)
+    return transformer.logits(hidden, transformer.unembed(weights, config))
+
+
+def row_logits(config: ModelConfig, weights: Any, tokens: Any) -> jax.Array:
+    """Logits [T, V] of one plain row of at most 32 tokens, computed in one shape (what follows a row cannot change it)."""
+    row = jnp.zeros(32, jnp.int32).at[: len(tokens)].set(jnp.asarray(tokens))
+    return logits(config, weights, row[None], jnp.arange(32)[None])[0, : len(tokens)]

@@ -1,0 +1,115 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from slca.policy import attention
+from slca.policy.attention import cached_attention
+
+B, T, H, K, D = 2, 24, 4, 2, 8
+EPISODE = np.array([[1] * 7 + [2] * 10 + [3] * 3 + [0] * 4, [1] * 24])
+
+
+def arrays():
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal((B, T, n, D)).astype(np.float32) for n in (H, K, K)]
+
+
+def slow(q, k, v, episode=None, window=None):
+    """One query at a time, float64."""
+    out = np.zeros((B, T, H, D))
+    for b in range(B):
+        for t in range(T):
+            for h in range(H):
+                seen = [s for s in range(t + 1) if window is None or t - s < window]
+                seen = [s for s in seen if episode is None or episode[b, s] == episode[b, t]]
+                scores = np.array([np.float64(q[b, t, h]) @ k[b, s, h // (H // K)] * 0.4 for s in seen])
+                weights = np.exp(scores - scores.max())
+                out[b, t, h] = (weights / weights.sum()) @ np.array([v[b, s, h // (H // K)] for s in seen])
+    return out
+
+
+def run(implementation, q, k, v, episode=None, window=None):
+    window = None if window is None else (window, jnp.int32(1))
+    episode = None if episode is None else jnp.asarray(episode)
+    return attention.attention(q, k, v, episode=episode, window=window, scale=0.4, implementation=implementation)
+
+
+@pytest.fixture(params=[5, 8])
+def block(request, monkeypatch):
+    """Blocks that do not divide the row, and that do."""
+    monkeypatch.setattr(attention, "BLOCK", request.param)
+
+
+@pytest.mark.parametrize("window", [None, 1, 4, 9])
+@pytest.mark.parametrize("episode", [None, EPISODE])
+def test_xla_against_a_loop(episode, window):
+    q, k, v = arrays()
+    np.testing.assert_allclose(run("xla", q, k, v, episode, window), slow(q, k, v, episode, window), atol=2e-6)
+
+
+@pytest.mark.parametrize(("episode", "window"), [(None, None), (EPISODE, None), (EPISODE, 4)])
+def test_blockwise_against_xla_with_gradients(block, episode, window):
+    q, k, v = arrays()
+
+    @functools.partial(jax.jit, static_argnames="how")
+    def value_and_grad(how):
+        return jax.value_and_grad(lambda *a: jnp.sum(jnp.sin(run(how, *a, episode, window))), (0, 1, 2))(q, k, v)
+
+    for a, b in zip(jax.tree.leaves(value_and_grad("blockwise")), jax.tree.leaves(value_and_grad("xla"))):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_blockwise_memory_is_linear():
+    """No array of the program, backward pass included, holds T x T scores."""
+    length = 8 * attention.BLOCK
+    row = jax.ShapeDtypeStruct((1, length, 1, 8), jnp.float32)
+
+    def loss(q, k, v):
+        return attention.attention(q, k, v, episode=None, window=None, scale=1.0, implementation="blockwise").sum()
+
+    compiled = jax.jit(jax.grad(loss)).lower(row, row, row).compile().memory_analysis()
+    assert compiled.temp_size_in_bytes < length * length  # a quarter of one float32 score matrix
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_splash_interpreted_against_xla(window):
+    q, k, v = (np.random.default_rng(n).standard_normal((1, 128, n, 64)).astype(np.float32) for n in (2, 1, 1))
+    episode = np.repeat([[1, 2, 0]], [50, 60, 18], axis=1)
+    for sliding in (0, 1) if window else (0,):
+        pair = None if window is None else (window, jnp.int32(sliding))
+        ours = attention._splash(q, k, v, jnp.asarray(episode), pair, 0.4, interpret=True)
+        expected = run("xla", q, k, v, episode, window if sliding else None)
+        np.testing.assert_allclose(ours, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("how", "needs"), [("splash", "needs a TPU"), ("cudnn", "needs an NVIDIA GPU and dtype bfloat16")])
+def test_kernels_that_cannot_run_here_say_so(how, needs):
+    with pytest.raises(ValueError, match=f"attention='{how}' {needs}.*'xla' or 'blockwise'"):
+        run(how, *arrays())
+
+
+def test_padding_is_finite_in_value_and_gradient():
+    q, k, v = arrays()
+    nothing = np.zeros((B, T), np.int32)
+    for how in ("xla", "blockwise"):
+        grads = jax.jit(jax.grad(lambda *a, how=how: run(how, *a, nothing).sum(), (0, 1, 2)))(q, k, v)
+        assert all(bool(jnp.isfinite(g).all()) for g in grads)
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_cached_attention_against_a_loop(window):
+    """Every query of a row, one at a time and as a chunk, against a cache longer than the row that holds junk behind it."""
+    q, k, v = arrays()
+    junk = np.full((B, 6, K, D), 1e4, np.float32)
+    keys = np.concatenate([k, junk], 1).transpose(0, 2, 3, 1)
+    values = np.concatenate([v, junk], 1).transpose(0, 2, 1, 3)
+    expected = slow(q, k, v, None, window)
+    positions = np.broadcast_to(np.arange(T)[None], (B, T))
+    whole = cached_attention(q, keys, values, jnp.asarray(positions), window=window, scale=0.4)
+    np.testing.assert_allclose(whole, expected, atol=2e-6)
+    at = jnp.array([[3], [17]])  # rows at different lengths
+    one = cached_attention(np.stack([q[0, 3:4], q[1, 17:18]]), keys, values, at, window=window, scale=0.4)
+    np.testing.assert_allclose(one[:, 0], [expected[0, 3], expected[1, 17]], atol=2e-6)

@@ -1,0 +1,38 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from slca.policy import cache
+from tests.policy.models import FAMILIES
+
+CONFIG = FAMILIES["qwen3"]  # 2 layers, 2 KV heads of 8
+
+
+def test_bytes_are_those_of_the_arrays():
+    """P8: the dtype is the one asked for, whatever the parameters are."""
+    for dtype, size in (("float32", 4), ("bfloat16", 2)):
+        kv = cache.init(CONFIG, 3, 10, dtype)
+        assert {leaf.dtype for leaf in jax.tree.leaves(kv)} == {jnp.dtype(dtype)}
+        expected = 2 * 2 * 3 * 2 * 8 * 10 * size  # keys and values, layers, rows, heads, size, tokens, bytes
+        assert sum(leaf.nbytes for leaf in jax.tree.leaves(kv)) == expected == cache.nbytes(CONFIG, 3, 10, dtype)
+
+
+def test_write_puts_tokens_where_told_and_drops_the_rest():
+    new = np.arange(2 * 3 * 2 * 8, dtype=np.float32).reshape(2, 3, 2, 8) + 1
+    layer = cache.init(CONFIG, 2, 6, "float32")[0]
+    slots = jnp.array([[4, 0, 6], [2, 3, 7]])  # 6 and 7 lie outside
+    layer = cache.write(layer, jnp.asarray(new), -jnp.asarray(new), slots)
+    keys, values = np.asarray(layer.keys).transpose(0, 3, 1, 2), np.asarray(layer.values).transpose(0, 2, 1, 3)
+    expected = np.zeros((2, 6, 2, 8), np.float32)
+    expected[0, 4], expected[0, 0], expected[1, 2], expected[1, 3] = new[0, 0], new[0, 1], new[1, 0], new[1, 1]
+    np.testing.assert_array_equal(keys, expected)
+    np.testing.assert_array_equal(values, -expected)
+
+
+def test_prefill_layout_and_gather():
+    keys = np.random.default_rng(0).standard_normal((2, 3, 5, 2, 8)).astype(np.float32)
+    kv = cache.from_prefill(jnp.asarray(keys), jnp.asarray(-keys), "float32")
+    np.testing.assert_array_equal(kv[1].keys[2, 1, :, 4], keys[1, 2, 4, 1])
+    np.testing.assert_array_equal(kv[1].values[2, 1, 4], -keys[1, 2, 4, 1])
+    picked = cache.gather(kv, jnp.array([2, 0, 2]))
+    np.testing.assert_array_equal(picked[0].keys, kv[0].keys[jnp.array([2, 0, 2])])

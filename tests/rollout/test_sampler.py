@@ -1,0 +1,269 @@
+"""The sampler against a plain forward of the same rows. Numbers like P13 name cases that others got wrong."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from slca.learn.sharding import make_mesh, shardings
+from slca.policy import transformer
+from slca.rollout import programs
+from slca.rollout.sampler import BUDGET, CACHE_FULL, RUNNING, STOP, Sampler, row_keys
+from tests.policy.models import FAMILIES, params, row_logits
+
+CONFIG, PARAMS = FAMILIES["qwen3"], params("qwen3")
+SIZES = dict(slots=4, cache_length=32, prompt_buckets=(4, 8), suffix_buckets=(3, 6), decode_steps=5)
+PROMPTS = [[5, 6, 7], [9], list(range(10, 18)), [5, 6, 7], [40, 2], [5, 6, 7], [33, 34, 35, 36]]
+
+
+@pytest.fixture(scope="module")
+def sampler():
+    return Sampler(CONFIG, **SIZES)
+
+
+def keys(n, seed=0, step=0, turn=0):
+    return row_keys(seed, step, np.arange(n), np.arange(n) % 3, np.full(n, turn))
+
+
+def sample(sampler, prompts=PROMPTS, weights=PARAMS, temperature=0.7, stop_ids=(3, 11), new=16, row_key=None):
+    row_key = keys(len(prompts)) if row_key is None else row_key
+    return sampler.generate(weights, prompts, keys=row_key, max_new_tokens=new, temperature=temperature, stop_ids=stop_ids)
+
+
+def trainer_logprob(config, weights, tokens, temperature):
+    """Log-prob of tokens[1:] by a plain forward."""
+    scores = row_logits(config, weights, tokens) / (temperature or 1.0)
+    return np.asarray(jax.nn.log_softmax(scores))[np.arange(len(tokens) - 1), tokens[1:]]
+
+
+def same(a, b):
+    for left, right in zip(a, b):
+        np.testing.assert_allclose(left, right, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("how", ["xla", "blockwise"])
+def test_logprobs_are_the_trainers(family, how):
+    """P1, contract 10: every sampled token, at T = 0.5, 0.8, 1 and greedy in one batch; greedy = argmax of the forward."""
+    config = dataclasses.replace(FAMILIES[family], attention=how)
+    pool = Sampler(config, **SIZES | dict(prompt_buckets=(8,)))
+    temperature = np.array([0.5, 0.8, 1.0, 0.0] * 2)[: len(PROMPTS)]
+    out = sample(pool, weights=params(family), temperature=temperature)
+    for row, prompt in enumerate(PROMPTS):
+        tokens = np.array(prompt + out.tokens[row, : out.length[row]].tolist())
+        expected = trainer_logprob(FAMILIES[family], params(family), tokens, temperature[row])[len(prompt) - 1 :]
+        np.testing.assert_allclose(out.logprob[row, : out.length[row]], expected, atol=1e-4)
+        if temperature[row] == 0:
+            best = np.asarray(row_logits(FAMILIES[family], params(family), tokens).argmax(-1))
+            np.testing.assert_array_equal(best[len(prompt) - 1 : -1], tokens[len(prompt) :])
+
+
+def test_generate_ends_rows_by_stop_or_length(sampler):
+    out = sample(sampler)
+    for row in range(len(PROMPTS)):
+        tokens = out.tokens[row, : out.length[row]]
+        assert out.stopped[row] == (tokens[-1] in (3, 11)) and not np.isin(tokens[:-1], (3, 11)).any()
+        assert out.stopped[row] or out.length[row] == 16
+        assert (out.tokens[row, out.length[row] :] == 0).all() and (out.logprob[row, out.length[row] :] == 0).all()
+    assert 0 < out.stopped.sum() < len(PROMPTS)  # both kinds occur
+
+
+def test_draws_follow_the_distribution(sampler):
+    """The first token of 3,000 rows against the model's own probabilities (chi-square, 60 degrees of freedom)."""
+    scores = jnp.broadcast_to(row_logits(CONFIG, PARAMS, [5, 6, 7])[-1:] / 0.8 * 0.8, (3000, 61))
+    row_key = keys(3000, seed=5)
+    token, logprob = jax.jit(programs.draw)(row_key, jnp.full(3000, 3), scores, jnp.full(3000, 0.8))
+    probability = np.asarray(jax.nn.softmax(scores[0] / 0.8))
+    expected = 3000 * probability
+    counts = np.bincount(np.asarray(token), minlength=61)
+    big = expected > 5
+    chi2 = ((counts[big] - expected[big]) ** 2 / expected[big]).sum()
+    assert chi2 < big.sum() + 4 * np.sqrt(2 * big.sum())
+    np.testing.assert_allclose(logprob, np.log(probability)[np.asarray(token)], atol=1e-5)
+
+
+def test_a_rows_draws_depend_on_its_key_and_position_only(sampler):
+    """Contract 11, P13: row order, batch mates, slots, buckets, decode chunks and refilling change nothing."""
+    expected = sample(sampler)
+    order = np.array([6, 2, 0, 5, 1, 4, 3])
+    shuffled = sample(sampler, [PROMPTS[i] for i in order], row_key=keys(7)[order])
+    same([x[order] for x in expected], shuffled)
+    other = Sampler(CONFIG, **SIZES | dict(slots=9, cache_length=40, prompt_buckets=(16,), decode_steps=3))
+    same(expected, sample(other))
+    for row in (0, 4):
+        same([x[row : row + 1] for x in expected], sample(sampler, [PROMPTS[row]], row_key=keys(7)[row : row + 1]))
+
+
+def test_members_of_a_group_differ_and_repeats_agree(sampler):
+    """P13: eight samples of one prompt are eight samples; the same (seed, step, prompt, sample, turn) is the same row."""
+    group = row_keys(0, 0, np.zeros(8, int), np.arange(8), np.zeros(8, int))
+    first = sample(sampler, [[5, 6, 7]] * 8, temperature=1.0, stop_ids=(), row_key=group)
+    assert len({tuple(row) for row in first.tokens.tolist()}) == 8
+    same(first, sample(sampler, [[5, 6, 7]] * 8, temperature=1.0, stop_ids=(), row_key=group))
+    for change in (dict(seed=1), dict(step=1), dict(turn=1)):
+        moved = sample(sampler, [[5, 6, 7]], temperature=1.0, stop_ids=(), row_key=keys(1, **change))
+        assert (moved.tokens[0] != first.tokens[0]).any()
+
+
+def test_stop_ids_and_temperature_are_never_stale(sampler):
+    """P14, contract 11: they are arguments of one compiled program; more than it holds is an error."""
+    free = sample(sampler, [[9]], temperature=1.0, stop_ids=())
+    before = sampler.compiles()
+    third = int(free.tokens[0, 2])
+    stopped = sample(sampler, [[9]], temperature=1.0, stop_ids=(third,))
+    end = free.tokens[0].tolist().index(third) + 1
+    assert stopped.length[0] == end and stopped.stopped[0]
+    np.testing.assert_array_equal(stopped.tokens[0, :end], free.tokens[0, :end])
+    assert (sample(sampler, [[9]], temperature=0.0, stop_ids=()).tokens != free.tokens).any()
+    same(free, sample(sampler, [[9]], temperature=1.0, stop_ids=()))
+    assert sampler.compiles() == before
+    with pytest.raises(ValueError, match="17 stop ids, at most 16"):
+        sample(sampler, [[9]], stop_ids=range(17))
+
+
+def test_no_id_means_padding(sampler):
+    """P16: id 0 fills unused places; as prompt token, sampled token and stop id it is a token like any other."""
+    free = sample(sampler, [[0, 5, 0], [5]], temperature=1.0, stop_ids=())
+    for row, prompt in enumerate(([0, 5, 0], [5])):
+        tokens = np.array(prompt + free.tokens[row].tolist())
+        np.testing.assert_allclose(
+            free.logprob[row], trainer_logprob(CONFIG, PARAMS, tokens, 1.0)[len(prompt) - 1 :], atol=1e-4
+        )
+    swap = np.arange(61)
+    swap[[0, 23]] = [23, 0]  # the same model with ids 0 and 23 exchanged, and draws by id: greedy rows must follow
+    moved = PARAMS | {"embed": PARAMS["embed"][swap]}
+    greedy = sample(sampler, [[0, 5, 0]], temperature=0.0, stop_ids=())
+    np.testing.assert_array_equal(
+        swap[greedy.tokens], sample(sampler, [[23, 5, 23]], moved, temperature=0.0, stop_ids=()).tokens
+    )
+    stop = int(greedy.tokens[0, 4])
+    ours, theirs = (
+        sample(sampler, [p], w, temperature=0.0, stop_ids=[s])
+        for p, w, s in (([0, 5, 0], PARAMS, stop), ([23, 5, 23], moved, swap[stop]))
+    )
+    assert ours.length[0] == theirs.length[0] <= 5 and ours.stopped[0] and theirs.stopped[0]
+
+
+def test_turns_keep_the_pending_token_invariant(sampler):
+    """Contract 12 over turns: prefill, decode, append pieces of several lengths (one longer than the largest bucket), decode."""
+    state = sampler.insert(sampler.init(), sampler.prefill(PARAMS, [[5, 6, 7], [9]]), [0, 1, 0], [2, 0, 3])
+    rows = {0: [9], 2: [5, 6, 7], 3: [5, 6, 7]}
+    logprob = {slot: [] for slot in rows}
+    pieces = [{0: [8, 9, 10, 11], 3: list(range(20, 33))}, {2: [1], 0: [2, 3]}]
+    for turn, budgets in enumerate(([5, 0, 3, 2], [2, 0, 1, 4], [3, 0, 2, 3])):
+        state, tokens, lp, count, reason = sampler.decode(
+            PARAMS, state, keys=keys(4, turn=turn), temperature=0.8, stop_ids=(), budgets=budgets
+        )
+        np.testing.assert_array_equal(count, budgets)
+        np.testing.assert_array_equal(np.asarray(reason)[[0, 2, 3]], BUDGET)
+        for slot, row in rows.items():
+            row += np.asarray(tokens)[slot, : count[slot]].tolist()
+            logprob[slot] += [(len(row) - count[slot] + i, x) for i, x in enumerate(np.asarray(lp)[slot, : count[slot]])]
+            assert int(state.last[slot]) == row[-1] and int(state.length[slot]) == len(row) - 1
+        if turn < 2:
+            state = sampler.append(PARAMS, state, pieces[turn])
+            for slot, ids in pieces[turn].items():
+                rows[slot] += ids
+                assert int(state.last[slot]) == ids[-1] and int(state.length[slot]) == len(rows[slot]) - 1
+    for slot, row in rows.items():
+        expected = trainer_logprob(CONFIG, PARAMS, np.array(row), 0.8)
+        for position, value in logprob[slot]:
+            assert abs(expected[position - 1] - value) < 1e-4
+
+
+def test_appending_to_few_of_many_rows_leaves_the_others_alone():
+    """More slots than one append takes: rows are gathered and put back."""
+    pool = Sampler(CONFIG, **SIZES | dict(slots=20, decode_steps=4))
+    assert ("append", (8, 3)) in pool.programs
+    state = pool.insert(pool.init(), pool.prefill(PARAMS, [[5, 6, 7], [9, 4]]), [i % 2 for i in range(20)], range(20))
+    before = jax.device_get(state)
+    chosen = [1, 4, 5, 7, 8, 11, 13, 16, 17, 18, 19]
+    state = pool.append(PARAMS, state, {slot: [slot, slot + 1] for slot in chosen})
+    others = np.setdiff1d(np.arange(20), chosen)
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a)[others], np.asarray(b)[others]), before, state)
+    state, tokens, lp, _, _ = pool.decode(PARAMS, state, keys=keys(20), temperature=1.0, stop_ids=(), budgets=[4] * 20)
+    for slot in range(20):
+        row = [[5, 6, 7], [9, 4]][slot % 2] + ([slot, slot + 1] if slot in chosen else [])
+        expected = trainer_logprob(CONFIG, PARAMS, np.array(row + np.asarray(tokens)[slot].tolist()), 1.0)
+        np.testing.assert_allclose(np.asarray(lp)[slot], expected[len(row) - 1 :], atol=1e-4)
+
+
+def test_reasons(sampler):
+    """Budget 0 and a full cache end a row before its first token; idle rows stay as they were; `wanted` ends the round."""
+    long = list(range(20, 28))
+    state = sampler.insert(sampler.init(), sampler.prefill(PARAMS, [long]), [0] * 4, range(4))
+    state = sampler.append(PARAMS, state, {0: [1] * 20, 1: [1] * 24})  # 27 and 31 of 32 in the cache
+    call = dict(keys=keys(4), temperature=1.0, stop_ids=())
+    state, _, _, count, reason = sampler.decode(PARAMS, state, budgets=[9, 9, 0, 9], active=[1, 1, 1, 0], **call)
+    np.testing.assert_array_equal(count, [5, 1, 0, 0])
+    np.testing.assert_array_equal(reason, [CACHE_FULL, CACHE_FULL, BUDGET, RUNNING])
+    np.testing.assert_array_equal(state.length, [32, 32, 7, 7])
+    state, _, _, count, reason = sampler.decode(PARAMS, state, budgets=[9, 9, 2, 9], wanted=3, **call)
+    np.testing.assert_array_equal(count, [0, 0, 2, 2])  # two full rows and one budget make three
+    np.testing.assert_array_equal(reason, [CACHE_FULL, CACHE_FULL, BUDGET, RUNNING])
+    before = int(state.last[3])
+    state, tokens, _, count, reason = sampler.decode(
+        PARAMS, state, budgets=[0, 0, 0, 1], keys=keys(4), temperature=1.0, stop_ids=range(16)
+    )
+    assert (
+        count[3] == 1 and reason[3] == (STOP if tokens[3, 0] < 16 else BUDGET) and int(state.last[3]) == tokens[3, 0] != before
+    )
+
+
+def test_programs_are_the_listed_ones(sampler):
+    """Contract 15, S6: whatever was asked of this sampler by the tests above, nothing beyond the list was compiled."""
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        prompts = [rng.integers(0, 61, rng.integers(1, 9)).tolist() for _ in range(rng.integers(1, 12))]
+        state = sampler.insert(sampler.init(), sampler.prefill(PARAMS, prompts), [0], [int(rng.integers(0, 4))])
+        sampler.append(PARAMS, state, {int(slot): [1] * int(rng.integers(1, 9)) for slot in rng.permutation(4)[:2]})
+        sample(sampler, prompts, new=int(rng.integers(1, 9)))
+    assert sampler.compiles() == len(sampler.programs) == len(set(sampler.programs))
+
+
+def test_cache_dtype_is_the_one_asked_for():
+    """P8; and bfloat16 caches cost little."""
+    pool = Sampler(CONFIG, **SIZES | dict(cache_dtype="bfloat16"))
+    assert {leaf.dtype for leaf in jax.tree.leaves(pool.init().cache)} == {jnp.dtype("bfloat16")}
+    assert pool.nbytes() == sum(leaf.nbytes for leaf in jax.tree.leaves(pool.init().cache))
+    out = sample(pool, [[5, 6, 7]], temperature=1.0)
+    tokens = np.array([5, 6, 7, *out.tokens[0, : out.length[0]].tolist()])
+    gap = np.abs(out.logprob[0, : out.length[0]] - trainer_logprob(CONFIG, PARAMS, tokens, 1.0)[2:])
+    assert 0 < gap.max() < 0.05
+
+
+@pytest.mark.parametrize("spread", [dict(data=8, fsdp=1, tensor=1), dict(data=2, fsdp=2, tensor=2)])
+def test_a_mesh_changes_no_token(sampler, config, spread):
+    """Contract 11 over devices: slots over data and fsdp, KV heads over tensor, params sharded; nothing extra compiled."""
+    config.mesh.update(spread)
+    mesh = make_mesh(config.mesh)
+    placed = jax.device_put(PARAMS, shardings(PARAMS, transformer.logical_axes(CONFIG), mesh))
+    pool = Sampler(CONFIG, **SIZES | dict(slots=8), mesh=mesh)
+    same(sample(sampler), sample(pool, weights=placed))
+    state = pool.insert(pool.init(), pool.prefill(placed, [[5, 6, 7], [9]]), [0, 1], [6, 1])
+    state = pool.append(placed, state, {6: [1, 2, 3, 4], 1: [5]})
+    state, tokens, lp, _, _ = pool.decode(
+        placed, state, keys=keys(8), temperature=1.0, stop_ids=(), budgets=[0, 3] + [0] * 4 + [5, 0]
+    )
+    for slot, row in ((6, [5, 6, 7, 1, 2, 3, 4]), (1, [9, 5])):
+        n = {6: 5, 1: 3}[slot]
+        expected = trainer_logprob(CONFIG, PARAMS, np.array(row + np.asarray(tokens)[slot, :n].tolist()), 1.0)
+        np.testing.assert_allclose(np.asarray(lp)[slot, :n], expected[len(row) - 1 :], atol=1e-4)
+    assert pool.compiles() <= len(pool.programs)
+
+
+def test_bad_input_is_refused_before_a_device_is_touched(sampler):
+    with pytest.raises(ValueError, match=r"prompt 1 has 0 tokens; 1 to 8 fit"):
+        sampler.prefill(PARAMS, [[1], []])
+    with pytest.raises(ValueError, match="prompt 0 has 9 tokens"):
+        sampler.prefill(PARAMS, [[1] * 9])
+    prompts = sampler.prefill(PARAMS, [[1]])
+    for source, slots in (([0, 0], [1, 1]), ([0], [1, 2]), ([0], [4])):
+        with pytest.raises(ValueError, match="distinct, below 4"):
+            sampler.insert(sampler.init(), prompts, source, slots)
+    with pytest.raises(ValueError, match="cache_length 65 exceeds the model's max_length 64"):
+        Sampler(CONFIG, cache_length=65)
+    with pytest.raises(ValueError, match="prompt bucket"):
+        Sampler(CONFIG, cache_length=32, prompt_buckets=(64,))

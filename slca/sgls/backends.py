@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from slca.sgls import prompts, response, scripted
 from slca.sgls.contract import Contract
 from slca.sgls.endpoint import Endpoint, EndpointError
+from slca.sgls.options import Options
 from slca.tasks.values import Unsatisfiable
 from slca.types import Observation, ToolCall
 
@@ -131,6 +132,31 @@ class OpenAI:
 
     def close(self) -> None:
         self.endpoint.close()
+
+
+def make(name: str, options: Options, generate: Callable[..., Any] | None) -> Backend:
+    """The backend called `name`. Raises ValueError for an unknown name or where something it needs is missing."""
+    if name == "scripted":
+        return Scripted()
+    if name == "openai":
+        if not options.url:
+            raise ValueError("sgls.url is empty: sgls.backend=openai needs an endpoint such as http://127.0.0.1:8001/v1")
+        endpoint = Endpoint(
+            options.url,
+            options.model,
+            key_env=options.key_env,
+            timeout=options.timeout,
+            retries=options.retries,
+            concurrency=options.concurrency,
+        )
+        return OpenAI(endpoint, temperature=options.temperature, max_tokens=options.max_tokens, paper=options.paper)
+    if name == "jax":
+        from slca.sgls.local import Local  # imports this module
+
+        if generate is None:
+            raise ValueError("sgls.backend=jax needs generate=: the callable that samples from the model")
+        return Local(generate, temperature=options.temperature, max_tokens=options.max_tokens, paper=options.paper)
+    raise ValueError(f"sgls.backend={name!r}: one of scripted, jax, openai")
 
 
 def messages(request: Request, paper: bool) -> list[dict[str, str]]:

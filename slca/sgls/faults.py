@@ -24,13 +24,6 @@ TEXTS = {
 }
 
 
-def check_kinds(kinds: Sequence[str]) -> tuple[str, ...]:
-    """`kinds` as a tuple. Raises ValueError on a name that is not in KINDS."""
-    if unknown := [kind for kind in kinds if kind not in KINDS]:
-        raise ValueError(f"sgls.faults.kinds: unknown {unknown}; known are {list(KINDS)}")
-    return tuple(kinds)
-
-
 def draw(rate: float, kinds: Sequence[str], group: str, call_hash: str, attempt: int = 0) -> str | None:
     """The fault that this call of this group meets at this attempt, or None. rate: share of calls, 0..1."""
     if rate <= 0 or not kinds:

@@ -1,6 +1,6 @@
 """SGLS, the schema-guided LLM simulator: any schema in; believable, checked, reproducible tool results out.
 
-Order of a call: known tool -> required and types (deterministic, hint-free) -> recorded replay -> cache -> seeded fault ->
+Order of a call: known tool -> required and types (deterministic, hint-free) -> recorded replay -> seeded fault -> cache ->
 backend -> response check with k regenerations -> else `sim_failed`, which leaves the rollout unscored. A call's arguments are
 data, never instructions, and no status is read from a model's words. Paper: arXiv 2609.29050, section on SGLS.
 """
@@ -18,6 +18,7 @@ from slca.sgls import backends, faults, prompts, response, scripted, validation
 from slca.sgls.cache import Cache
 from slca.sgls.contract import contract, writes
 from slca.sgls.meter import Meter
+from slca.sgls.options import Options
 from slca.sgls.store import Row, Store
 from slca.tasks.schema import ToolSet, call_hash, canonical
 from slca.types import Context, Observation, ToolCall
@@ -25,74 +26,37 @@ from slca.types import Context, Observation, ToolCall
 FAILED_TEXT = "error: unavailable: the tool gave no result"  # the same for every cause: ours, and not the policy's business
 REPLAY = "replay:"  # key prefix of recorded results in a store
 EXAMPLES = 2  # recorded bodies of a tool shown to a model
-MIN_CHARS = 64  # below this no cut can say what is gone
 MAX_STATE = 256 * 2**10  # characters of a rollout's key/value store
-
-# What `mode="paper"` overrides: every extra off.
-PAPER: dict[str, Any] = {"validate": "required", "cache": "none", "state": "none", "response_check": False, "faults": None}
 
 
 class Simulator:
-    """Simulates tool calls; thread-safe. Fields as in `configs/default.py`, section `sgls`; those beyond it:
+    """Simulates tool calls; thread-safe.
 
-    generate: the callable of backend "jax" (see `slca.sgls.local`); replays: recorded (call, body text) pairs.
-    `backend` may also be an object with the methods of `backends.Backend`. Raises ValueError on options that make no sense.
+    backend: scripted | jax | openai, or an object with the methods of `backends.Backend`; generate: the callable of `jax` (see
+    `slca.sgls.local`); replays: recorded (call, body text) pairs; options: the fields of `Options`, which are those of section
+    `sgls` in `configs/default.py`. Raises ValueError on options that make no sense, TypeError on unknown ones, sqlite3.Error
+    where the store cannot be opened.
     """
 
     def __init__(
         self,
         backend: str | backends.Backend = "scripted",
         *,
-        mode: str = "safe",
-        validate: str = "jsonschema",
-        cache: str = "group",
-        store: str = "",
-        state: str = "none",
-        response_check: bool = True,
-        regenerations: int = 2,
-        max_chars: int = 2048,
-        temperature: float = 0.6,
-        timeout: float = 540.0,
-        retries: int = 2,
-        url: str = "",
-        model: str = "",
-        key_env: str = "SLCA_SIMULATOR_KEY",
-        concurrency: int = 32,
-        max_tokens: int = 4096,
-        faults: Mapping[str, Any] | None = None,
         generate: Callable[..., Any] | None = None,
         replays: Iterable[tuple[ToolCall, str]] = (),
+        **options: Any,
     ):
-        chosen: dict[str, Any] = {
-            "validate": validate,
-            "cache": cache,
-            "state": state,
-            "response_check": response_check,
-            "faults": faults,
-        }
-        chosen |= PAPER if mode == "paper" else {}
-        _check_options(mode, chosen, regenerations=regenerations, max_chars=max_chars, timeout=timeout)
-        self.paper = mode == "paper"
-        self._validate = validation.required if chosen["validate"] == "required" else validation.jsonschema
-        self._scope, self._state = chosen["cache"], chosen["state"]
-        self._checked, self._regenerations = chosen["response_check"], regenerations
-        self._fault_rate, self._fault_kinds = _fault_options(chosen["faults"])
-        self._max_chars, self._timeout = max_chars, timeout
-        self._backend = _backend(
-            backend, paper=self.paper, generate=generate, url=url, model=model, key_env=key_env, timeout=timeout, retries=retries,
-            concurrency=concurrency, temperature=temperature, max_tokens=max_tokens,
-        )  # fmt: skip
-        self._store = Store(store) if store and not self.paper else None
-        self._cache = None if self._scope == "none" else Cache(self._store)
+        self.options = Options(**options).effective()
+        self._backend = backends.make(backend, self.options, generate) if isinstance(backend, str) else backend
+        self._store = Store(self.options.store) if self.options.store else None
+        self._cache = None if self.options.cache == "none" else Cache(self._store)
         self._meter = Meter()
         self._totals: dict[str, float] = {}  # counts of backend and cache at the last reset
-        self._recorded: dict[str, Row] = {row.key: row for row in self._store.rows(REPLAY)} if self._store else {}
+        self._recorded: dict[str, Row] = {}
         self._examples: dict[str, list[str]] = {}  # recorded bodies by tool, the first few
         self._keys: dict[str, frozenset[str]] = {}  # keys that all recorded bodies of a tool have
-        for row in self._recorded.values():
-            self._learn(row)
-        for call, text in replays:
-            self.record(call, text)
+        if not self.options.paper:
+            self._recall(replays)
 
     @classmethod
     def from_config(cls, section: Mapping[str, Any], **extra: Any) -> Simulator:
@@ -111,7 +75,7 @@ class Simulator:
         """
         begun = time.monotonic()
         try:
-            observation = self._simulate(call, toolset, context or Context(), begun + self._timeout)
+            observation = self._simulate(call, toolset, context or Context(), begun + self.options.timeout)
         except Exception as error:  # one broken call must not end a run
             observation = _failed(type(error).__name__)
         seconds = time.monotonic() - begun
@@ -124,7 +88,6 @@ class Simulator:
         if self._store is not None:
             row = self._store.put(row)
         if row.key not in self._recorded:
-            self._recorded[row.key] = row
             self._learn(row)
 
     def metrics(self, reset: bool = False) -> dict[str, float]:
@@ -151,13 +114,14 @@ class Simulator:
             self._store.close()
 
     def _simulate(self, call: ToolCall, toolset: ToolSet, context: Context, deadline: float) -> Observation:
-        if (refused := self._validate(call, toolset)) is not None:
+        validate = validation.required if self.options.validate == "required" else validation.jsonschema
+        if (refused := validate(call, toolset)) is not None:
             return refused
         identity = call_hash(call)
         world = self._world(context)
-        if not world and not self.paper and (row := self._recorded.get(REPLAY + identity)) is not None:
+        if not world and (row := self._recorded.get(REPLAY + identity)) is not None:
             return Observation(self._cut_text(row.text), provenance={"source": "replay"})
-        group = context.group
+        group = "" if self.options.cache == "global" else context.group  # one world for all, or one a group
         # Drawn before the cache is read: a stored answer must not hide a fault that this group is to meet.
         fault = self._fault(call, identity, context)
         if fault == "stale":
@@ -172,33 +136,40 @@ class Simulator:
             context.state.update(patch)
         return observation
 
+    def _recall(self, replays: Iterable[tuple[ToolCall, str]]) -> None:
+        for row in self._store.rows(REPLAY) if self._store is not None else ():
+            self._learn(row)
+        for call, text in replays:
+            self.record(call, text)
+
     def _learn(self, row: Row) -> None:
+        self._recorded[row.key] = row
         examples, keys = self._examples.setdefault(row.tool, []), response.top_keys(row.text)
         if len(examples) < EXAMPLES:
             examples.append(row.text)
         self._keys[row.tool] = self._keys.get(row.tool, keys) & keys
 
     def _fault(self, call: ToolCall, identity: str, context: Context) -> str | None:
-        if self._fault_rate <= 0:
+        if self.options.fault_rate <= 0:
             return None
         attempt = sum(earlier.name == call.name and call_hash(earlier) == identity for earlier, _ in context.transcript)
-        kind = faults.draw(self._fault_rate, self._fault_kinds, context.group, identity, attempt)
+        kind = faults.draw(self.options.fault_rate, self.options.fault_kinds, context.group, identity, attempt)
         return None if kind == "stale" and writes(call.name) else kind  # only a read can come from an older world
 
     def _world(self, context: Context) -> str:
         """Digest of what earlier calls of this rollout changed; "" = nothing. Reads are no part of it, so that rollouts of a
         group that read different things still see the same world."""
-        if self._state == "kv" and context.state:
+        if self.options.state == "kv" and context.state:
             return _digest(json.dumps(context.state, ensure_ascii=False, sort_keys=True))
-        if self._state == "transcript" and (written := _written(context)):
+        if self.options.state == "transcript" and (written := _written(context)):
             return _digest(*_footprint(written))
         return ""
 
     def _request(self, call: ToolCall, toolset: ToolSet, context: Context, group: str, deadline: float) -> backends.Request:
         transcript = None
-        if self._backend.deterministic and not self.paper:
+        if self._backend.deterministic and not self.options.paper:
             transcript = scripted.linked(call, context.transcript)  # all that its reply depends on, and part of the key
-        elif self._state == "transcript":
+        elif self.options.state == "transcript":
             transcript = tuple(context.transcript)
         return backends.Request(
             call,
@@ -206,16 +177,15 @@ class Simulator:
             group,
             deadline,
             transcript=transcript,
-            state=dict(context.state) if self._state == "kv" else None,
-            examples=() if self.paper else tuple(self._examples.get(call.name, ())),
+            state=dict(context.state) if self.options.state == "kv" else None,
+            examples=() if self.options.paper else tuple(self._examples.get(call.name, ())),
         )
 
     def _answer(self, request: backends.Request, identity: str, world: str) -> Observation:
         if self._cache is None:
             return self._ask(request)
-        scope = request.group if self._scope == "group" else ""
         links = _footprint(request.transcript or ()) if self._backend.deterministic else ()
-        key = _digest(self._backend.identity, request.contract.digest, scope, world, identity, *links)
+        key = _digest(self._backend.identity, request.contract.digest, request.group, world, identity, *links)
         try:
             wait = max(0.0, request.deadline - time.monotonic())
             observation, known = self._cache.once(key, request.call, lambda: self._ask(request), wait)
@@ -241,7 +211,7 @@ class Simulator:
                 return replace(self._accept(reply.text, request), cost=cost)
             except response.InvalidResponse as error:
                 cost["invalid"] += 1
-                if cost["invalid"] > self._regenerations:
+                if cost["invalid"] > self.options.regenerations:
                     return _failed(f"invalid_response/{error.kind}", cost)
                 if time.monotonic() >= request.deadline:
                     return _failed("timeout", cost, "timeout")
@@ -251,29 +221,29 @@ class Simulator:
     def _accept(self, text: str, request: backends.Request) -> Observation:
         """The observation of a reply. Raises InvalidResponse."""
         provenance: dict[str, Any] = {"source": self._backend.name, "version": self._backend.identity}
-        if not self._checked:
-            text = prompts.clean(text) if self.paper else prompts.body(text)
-            return Observation(response.cut_middle(text, self._max_chars), provenance=provenance)
+        if not self.options.response_check:
+            text = prompts.clean(text) if self.options.paper else prompts.body(text)
+            return Observation(response.cut_middle(text, self.options.max_chars), provenance=provenance)
         value = response.loads(prompts.body(text))
         if request.state is not None:
             value, patch = response.split_patch(value)
-            if patch:
+            if patch and not response.api_error(value):
                 if len(response.dumps({**request.state, **patch})) > MAX_STATE:
                     raise response.InvalidResponse("state_patch", "the store would become too large")
                 provenance["state_patch"] = patch
         keys = self._keys.get(request.call.name, frozenset()) if request.contract.response is None else frozenset()
         response.check(value, request.contract.violation, keys)
         status = "tool_error" if response.api_error(value) else "ok"
-        return Observation(response.cut_json(value, self._max_chars), status, provenance=provenance)
+        return Observation(response.cut_json(value, self.options.max_chars), status, provenance=provenance)
 
     def _cut_text(self, text: str) -> str:
         """A recorded body at most `max_chars` long; what is JSON stays JSON."""
-        if len(text) <= self._max_chars:
+        if len(text) <= self.options.max_chars:
             return text
         try:
-            return response.cut_json(response.loads(text), self._max_chars)
+            return response.cut_json(response.loads(text), self.options.max_chars)
         except response.InvalidResponse:
-            return response.cut_middle(text, self._max_chars)
+            return response.cut_middle(text, self.options.max_chars)
 
 
 def _written(context: Context) -> list[tuple[ToolCall, Observation]]:
@@ -290,52 +260,3 @@ def _failed(kind: str, cost: Mapping[str, float] | None = None, status: str = "s
 
 def _digest(*parts: str) -> str:
     return hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
-
-
-def _check_options(mode: str, chosen: Mapping[str, Any], *, regenerations: int, max_chars: int, timeout: float) -> None:
-    if regenerations < 0 or max_chars < MIN_CHARS or timeout <= 0:
-        raise ValueError(
-            f"sgls.regenerations={regenerations}, sgls.max_chars={max_chars}, sgls.timeout={timeout}: "
-            f"at least 0, at least {MIN_CHARS} and above 0"
-        )
-    allowed = {
-        "validate": ("required", "jsonschema"),
-        "cache": ("none", "group", "global"),
-        "state": ("none", "transcript", "kv"),
-    }
-    if mode not in ("safe", "paper"):
-        raise ValueError(f"sgls.mode={mode!r}: one of safe, paper")
-    for name, values in allowed.items():
-        if chosen[name] not in values:
-            raise ValueError(f"sgls.{name}={chosen[name]!r}: one of {', '.join(values)}")
-    if chosen["state"] == "kv" and not chosen["response_check"]:
-        raise ValueError("sgls.state=kv needs sgls.response_check: the state patch is part of the checked reply")
-
-
-def _fault_options(section: Mapping[str, Any] | None) -> tuple[float, tuple[str, ...]]:
-    rate = float(section.get("rate", 0.0)) if section else 0.0
-    if not 0 <= rate <= 1:
-        raise ValueError(f"sgls.faults.rate={rate}: a share between 0 and 1")
-    return rate, faults.check_kinds(section.get("kinds", faults.KINDS) if section else ())
-
-
-def _backend(backend: str | backends.Backend, *, paper: bool, generate: Callable[..., Any] | None, url: str, model: str, key_env: str,
-             timeout: float, retries: int, concurrency: int, temperature: float, max_tokens: int) -> backends.Backend:  # fmt: skip
-    if not isinstance(backend, str):
-        return backend
-    if backend == "scripted":
-        return backends.Scripted()
-    if backend == "openai":
-        from slca.sgls.endpoint import Endpoint
-
-        if not url:
-            raise ValueError("sgls.url is empty: sgls.backend=openai needs an endpoint such as http://127.0.0.1:8001/v1")
-        endpoint = Endpoint(url, model, key_env=key_env, timeout=timeout, retries=retries, concurrency=concurrency)
-        return backends.OpenAI(endpoint, temperature=temperature, max_tokens=max_tokens, paper=paper)
-    if backend == "jax":
-        from slca.sgls.local import Local
-
-        if generate is None:
-            raise ValueError("sgls.backend=jax needs generate=: the callable that samples from the model")
-        return Local(generate, temperature=temperature, max_tokens=max_tokens, paper=paper)
-    raise ValueError(f"sgls.backend={backend!r}: one of scripted, jax, openai")

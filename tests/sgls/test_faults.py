@@ -39,9 +39,3 @@ def test_texts():
     assert faults.observation("empty", {}).text == ""
     with pytest.raises(ValueError):
         json.loads(faults.observation("malformed", {}).text)
-
-
-def test_unknown_kinds_are_refused():
-    assert faults.check_kinds(["429", "stale"]) == ("429", "stale")
-    with pytest.raises(ValueError, match=r"sgls.faults.kinds: unknown \['503'\]"):
-        faults.check_kinds(["503"])

@@ -136,3 +136,11 @@ def test_contracts_are_worked_out_once():
     assert contract(tool) is contract(tool) and contract(tool).digest != contract(TOOLS.tools["free_form"]).digest
     assert contract(tool).violation({"city": "x", "temp_c": 1}) is None
     assert contract(tool).violation({"city": "x"}) == "required: 'temp_c' is missing"
+
+
+def test_a_global_cache_is_one_world_in_any_order():
+    call = ToolCall("get_weather", {"city": "Oslo"})
+    orders = [
+        [Simulator(cache="global").simulate(call, TOOLS, Context(group)).text for group in groups] for groups in ("ab", "ba")
+    ]
+    assert len({text for texts in orders for text in texts}) == 1

@@ -1,0 +1,76 @@
+"""The options of a simulator, checked once. Names, defaults and units are those of section `sgls` in `configs/default.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from slca.sgls.faults import KINDS
+
+MIN_CHARS = 64  # below this no cut can say what is gone
+CHOICES = {
+    "mode": ("safe", "paper"),
+    "validate": ("required", "jsonschema"),
+    "cache": ("none", "group", "global"),
+    "state": ("none", "transcript", "kv"),
+}
+LEAST = {"regenerations": 0, "retries": 0, "max_chars": MIN_CHARS, "concurrency": 1, "max_tokens": 1, "temperature": 0}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Raises ValueError, naming the field, on a value that makes no sense; TypeError on an unknown field."""
+
+    mode: str = "safe"
+    validate: str = "jsonschema"
+    cache: str = "group"
+    store: str = ""
+    state: str = "none"
+    response_check: bool = True
+    regenerations: int = 2
+    max_chars: int = 2048
+    temperature: float = 0.6
+    timeout: float = 540.0
+    retries: int = 2
+    url: str = ""
+    model: str = ""
+    key_env: str = "SLCA_SIMULATOR_KEY"
+    concurrency: int = 32
+    max_tokens: int = 4096
+    faults: Mapping[str, Any] | None = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, values in CHOICES.items():
+            if getattr(self, name) not in values:
+                raise ValueError(f"sgls.{name}={getattr(self, name)!r}: one of {', '.join(values)}")
+        for name, least in LEAST.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"sgls.{name}={getattr(self, name)}: at least {least}")
+        if self.timeout <= 0:
+            raise ValueError(f"sgls.timeout={self.timeout}: seconds, above 0")
+        if not 0 <= self.fault_rate <= 1:
+            raise ValueError(f"sgls.faults.rate={self.fault_rate}: a share between 0 and 1")
+        if unknown := [kind for kind in self.fault_kinds if kind not in KINDS]:
+            raise ValueError(f"sgls.faults.kinds: unknown {unknown}; known are {list(KINDS)}")
+        if self.state == "kv" and not self.response_check and self.mode != "paper":
+            raise ValueError("sgls.state=kv needs sgls.response_check: the state patch is part of the checked reply")
+
+    @property
+    def paper(self) -> bool:
+        return self.mode == "paper"
+
+    @property
+    def fault_rate(self) -> float:
+        """Share of calls that meet a fault, 0..1."""
+        return float((self.faults or {}).get("rate", 0.0))
+
+    @property
+    def fault_kinds(self) -> tuple[str, ...]:
+        return tuple((self.faults or {}).get("kinds", KINDS))
+
+    def effective(self) -> Options:
+        """What is in force: mode `paper` switches every extra off, whatever the other fields say."""
+        if not self.paper:
+            return self
+        return replace(self, validate="required", cache="none", store="", state="none", response_check=False, faults={})

@@ -187,6 +187,8 @@ def routed(name: str, kind: int, norm: str | None = None, presence: str | None =
 
     presence: exclude - rollouts without such a segment leave the statistics (paper); floor - they enter with 0;
     none - they enter with the score they were given. Without a segment there is nothing to receive in any case.
+    Rollouts of the optional label `abstained` [N] (no call, rightly) always enter tool statistics with their score: else a
+    needless call would be compared with other needless calls only, and nothing would ever speak against it.
     """
 
     def function(rollouts, options):
@@ -196,11 +198,13 @@ def routed(name: str, kind: int, norm: str | None = None, presence: str | None =
                 f"reward channel {name!r} has shape {x.shape}; {KIND_NAMES[kind]} credit needs one score a rollout"
             )
         receives = rollouts.kind == kind
-        has = receives.any(1)
+        counts = receives.any(1)
+        if kind == TOOL and "abstained" in rollouts.labels:
+            counts |= rollouts.labels["abstained"]
         mode = presence or options.presence
         if mode == "floor":
-            x = np.where(has, x, np.where(scored(rollouts), 0.0, np.nan))
-        value = options.compare(x, rollouts.group, has if mode == "exclude" else np.ones_like(has), norm)
+            x = np.where(counts, x, np.where(scored(rollouts), 0.0, np.nan))
+        value = options.compare(x, rollouts.group, counts if mode == "exclude" else np.ones_like(counts), norm)
         return np.where(receives, options.weight(kind) * value[:, None], 0.0)
 
     return Credit(function, (name,))

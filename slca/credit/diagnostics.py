@@ -39,8 +39,13 @@ def diagnose(
     if credit is not None:
         out["sign_conflict/method"] = _conflict(rollouts, np.asarray(credit), locked)
     has = {"tool": (rollouts.kind == TOOL).any(1), "summary": (rollouts.kind == SUMMARY).any(1)}
+    counts = {
+        "tool": has["tool"] | rollouts.labels.get("abstained", False),
+        "summary": has["summary"],
+        "total": np.isfinite(total),
+    }
     for name, x in (("tool", tool), ("summary", summary), ("total", total)):
-        out[f"zero_variance/{name}"] = _flat_groups(rollouts.group, x, has.get(name), options)
+        out[f"zero_variance/{name}"] = _flat_groups(rollouts.group, x, counts[name], options)
     for name, present in has.items():
         out[f"presence/{name}"] = float(present.sum()), float(len(present))
     return {f"credit/{name}": value for name, value in out.items()}
@@ -68,9 +73,8 @@ def _conflict(rollouts: Rollouts, a: np.ndarray, b: np.ndarray) -> Pair:
     return float((inside * (a * b < 0)).sum()), float(inside.sum())
 
 
-def _flat_groups(group: np.ndarray, x: np.ndarray, present: np.ndarray | None, options: Options) -> Pair:
-    member = np.isfinite(x) if present is None else np.isfinite(x) & present
-    moved = options.compare(x, group, member, "center") != 0
+def _flat_groups(group: np.ndarray, x: np.ndarray, present: np.ndarray, options: Options) -> Pair:
+    moved = options.compare(x, group, present, "center") != 0
     groups = np.unique(group)
     return float(len(groups) - len(np.unique(group[moved]))), float(len(groups))
 

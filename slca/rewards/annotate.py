@@ -4,6 +4,7 @@ Decisions that the paper leaves open:
 - Several user turns: the summary reward is the mean over the user turns, one number a rollout, as the process reward is.
   The per-turn grades are in the channel `segment`.
 - The omission guard overrides here, so that `slca` credit sees routed channels and never a total (algorithms-core 1.4).
+- A right abstention enters the tool statistics (label `abstained`) though it has no tool segment, unless `abstain=paper`.
 - An unscored episode (the environment failed, not the policy) is NaN in every channel: it leaves all statistics.
 """
 
@@ -24,7 +25,7 @@ from slca.types import ABSENT, TOOL, Episode, Rollouts, Segment, Task
 CHANNELS = (
     "tool", "summary", "total", "solved", "success", "action", "action_share", "plan", "layered", "overlong", "segment", "final",
 )  # fmt: skip
-LABELS = ("role", "state", "cell", "step", "version")
+LABELS = ("role", "state", "cell", "step", "abstained", "version")
 
 # Grades a list of answers, NaN = could not be graded; .version names model and prompt
 Judge = Callable[[list[Answer]], list[float]]
@@ -71,6 +72,7 @@ def annotate(
         _recheck(episodes, rewards, rules, checker)
     if roles:
         _relabel(episodes, parts, labels["role"], roles)
+    labels["abstained"] = np.array([e.scored and _abstained(e, rules) for e in episodes], bool)
     scorer = f"{hierr.VERSION}/{getattr(use_judge, 'version', 'judge') if use_judge else summary.VERSION}"
     labels["version"] = np.full(len(episodes), scorer)
     return Rollouts(np.asarray([e.group for e in episodes], np.int64), kind, rewards, labels, tokens)
@@ -114,6 +116,12 @@ def step_weights(scores: Sequence[float], tokens: Sequence[int], cut_off: bool =
         weight = np.where(np.arange(len(weight)) == len(weight) - 1, 1.0, 0.0)
     mean = (weight * size).sum() / max(size.sum(), 1.0)
     return weight if cut_off or mean <= 0 else weight / mean
+
+
+def _abstained(episode: Episode, rules: Rules) -> bool:
+    """No call is right and none was tried. Never under `reward.abstain=paper`, which compares callers with callers only."""
+    due = any(episode.task.gold_steps)
+    return rules.hierr.abstain == "sane" and not due and not any(turn.attempted for turn in episode.turns)
 
 
 # One row: (numbers, [S] channels, labels)

@@ -95,6 +95,29 @@ def test_the_key_may_be_finer_than_the_prompt():
     np.testing.assert_allclose(compare(x, key, np.ones(4, bool)), [0.7071, -0.7071, -0.7071, 0.7071], rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("norm", ["zscore", "center", "rloo"])
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_compare_agrees_with_a_loop_over_groups(norm, ddof):
+    random = np.random.default_rng(0)
+    for _ in range(30):
+        n = random.integers(1, 40)
+        key, present = random.integers(0, 6, n), random.uniform(size=n) < 0.8
+        x = np.where(random.uniform(size=n) < 0.1, NAN, random.choice([0.0, 0.25, 0.9, 3.0], n))
+        expected = np.zeros(n)
+        for k in set(key.tolist()):
+            rows = [i for i in range(n) if key[i] == k and present[i] and not np.isnan(x[i])]
+            values = [x[i] for i in rows]
+            if len(rows) > 1 and max(values) > min(values):
+                mean = sum(values) / len(rows)
+                std = (sum((v - mean) ** 2 for v in values) / (len(rows) - ddof)) ** 0.5
+                others = {i: (sum(values) - x[i]) / (len(rows) - 1) for i in rows}
+                for i in rows:
+                    expected[i] = {"zscore": (x[i] - mean) / (std + 1e-6), "center": x[i] - mean, "rloo": x[i] - others[i]}[
+                        norm
+                    ]
+        np.testing.assert_allclose(compare(x, key, present, norm=norm, ddof=ddof), expected, rtol=1e-12, atol=1e-12)
+
+
 def test_unknown_norm_is_named():
     with pytest.raises(ValueError, match="'z' is not one of zscore"):
         one_group([1.0], norm="z")
@@ -155,6 +178,16 @@ def test_none_takes_absent_members_at_their_score():
     assert routed("tool", TOOL)(rollouts)[2, 0] == 0
     assert routed("tool", TOOL, presence="floor")(rollouts)[2, 0] > 0
     assert routed("tool", TOOL, presence="none")(rollouts)[2, 0] < -1
+
+
+def test_abstentions_count_in_tool_statistics_alone():
+    kind = [[SUMMARY, ABSENT], [TOOL, SUMMARY], [TOOL, SUMMARY]]
+    rollouts = made(kind, tool=[1.0, 0.45, 0.45], summary=[1, 0, 0], labels={"abstained": [True, False, False]})
+    np.testing.assert_allclose(routed("tool", TOOL)(rollouts)[:, 0], [0, -0.5773, -0.5773], **ROUND)
+    np.testing.assert_array_equal(routed("tool", TOOL, presence="floor")(rollouts), routed("tool", TOOL)(rollouts))
+    plain = made(kind, tool=[1.0, 0.45, 0.45], summary=[1, 0, 0])
+    np.testing.assert_array_equal(routed("tool", TOOL)(plain), 0)
+    np.testing.assert_array_equal(routed("summary", SUMMARY)(rollouts), routed("summary", SUMMARY)(plain))
 
 
 def test_lone_caller():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from slca.credit.algorithms import ALGORITHMS
+from slca.credit.algorithms import ALGORITHMS, algorithm
 from slca.rewards.annotate import CHANNELS, LABELS, annotate, metrics, step_weights
 from slca.rewards.scores import scores
 from slca.types import ABSENT, SUMMARY, TOOL, ToolCall
@@ -201,3 +201,23 @@ def test_asking_and_refusing_are_told_apart(config):
     question, refusal = says("What subject do you mean?"), says("Sorry, I have no tool for that.")
     found = [scores(episode(t, [a]), config)["summary"] for t in (ask, abstain) for a in (question, refusal)]
     assert found == [1.0, 0.5, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("presence", ["exclude", "floor", "none"])
+def test_right_abstentions_speak_against_needless_calls(config, presence):
+    config.credit.presence = presence
+    t = task(gold=[], facts=[], question="Paint my house.", kind="abstain")
+    declines = [episode(t, [says("Sorry, I have no tool for that.")]) for _ in range(2)]
+    rows = [*declines, episode(t, [calls(GOLD), ANSWER])]
+    found = annotate(rows, config)
+    np.testing.assert_array_equal(found.labels["abstained"], [True, True, False])
+    credit = algorithm("slca", config.credit).credit(found)
+    assert credit[2, 0] == pytest.approx(-1.1547, abs=1e-4) and (credit[:2] == 0).all()
+    config.reward.abstain = "paper"
+    assert not annotate(rows, config).labels["abstained"].any()
+
+
+def test_omissions_and_unscored_rows_are_no_abstentions(config):
+    t = task(gold=[], facts=[])
+    rows = [episode(task(), OMITS), episode(t, [calls(errors=1), ANSWER]), episode(t, [ANSWER], end="dead")]
+    assert not annotate(rows, config).labels["abstained"].any()

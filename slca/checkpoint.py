@@ -43,13 +43,15 @@ class Checkpoints:
     """The checkpoints of one workdir. All processes make the same calls, from their main thread.
 
     keep: newest checkpoints kept; beside them the one with the highest `score` ever saved. Use as a context manager or call
-    `close`, which waits for a save in flight.
+    `close`, which waits for a save in flight. Raises OSError when the folder cannot be made.
     """
 
     def __init__(self, workdir: str | os.PathLike[str], keep: int = 2) -> None:
+        folder = Path(workdir).absolute() / FOLDER
+        folder.mkdir(parents=True, exist_ok=True)  # Orbax would only find out while saving
         best = _policies.BestN(get_metric_fn=lambda m: m["score"], n=1, keep_checkpoints_without_metrics=False)
         self._orbax = ocp.training.Checkpointer(
-            Path(workdir).absolute() / FOLDER,
+            folder,
             preservation_policy=_policies.AnyPreservationPolicy([_policies.LatestN(keep), best]),
             cleanup_tmp_directories=True,
         )
@@ -134,7 +136,8 @@ class Checkpoints:
         _check(folder, run["arrays"], jax.tree.map(_describe, wanted))
         found = self._orbax.load_checkpointables(step, jax.tree.map(_abstract, wanted))
         opt_state = jax.tree.unflatten(jax.tree.structure(like.opt_state), _by_path(like.opt_state, found["rest"]["opt_state"]))
-        state = TrainState(found["params"], opt_state, found["rest"]["step"], found["rest"]["key"])
+        key = jax.device_put(found["rest"]["key"], like.key.sharding)  # comes back under an equal but differently spelt spec
+        state = TrainState(found["params"], opt_state, found["rest"]["step"], key)
         return Restored(step, state, run["data"], run["config"], run["metrics_offset"], run["extra"])
 
     def _set_aside(self, step: int, error: Exception) -> None:

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -28,13 +29,17 @@ from slca.learn.batch import Batch, pack, pack_sft, padding_share
 from slca.learn.optim import optimizer, schedule
 from slca.learn.probe import make_logprob
 from slca.learn.sharding import put_batch, row_shards, state_shardings
+from slca.learn.terms import make_terms
 from slca.learn.update import init_state, make_sft_update, make_update
 from slca.policy import transformer
+from slca.report.behaviour import behaviour
 from slca.report.episodes import episode_file, save_episodes
-from slca.report.metrics import Writer, finalize, merge, pair
+from slca.report.metrics import Writer, finalize, merge
 from slca.report.page import write_report
-from slca.report.redact import secrets
+from slca.report.redact import redact_tree, secrets
 from slca.rewards.annotate import annotate
+from slca.rewards.annotate import metrics as reward_metrics
+from slca.rewards.judge import graders
 from slca.rollout.engine import rollout
 from slca.sft import corrupt, encode_demo
 from slca.tasks.datasets import evaluation_tasks, stream
@@ -80,8 +85,7 @@ def run(config: Any, workdir: str | os.PathLike[str], *, resume: bool = True, al
     Raises ConfigError for a config that cannot run, or that differs from the one the workdir was started with.
     """
     validate(config)
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    logging.getLogger("absl").setLevel(logging.WARNING)
+    _log_to_stdout()
     workdir = Path(workdir)
     stored = _open_workdir(workdir, config, resume, allow_config_change)
     with Checkpoints(workdir, keep=config.checkpoint.keep) as checkpoints:
@@ -89,9 +93,20 @@ def run(config: Any, workdir: str | os.PathLike[str], *, resume: bool = True, al
         return trainer.run()
 
 
+def _log_to_stdout() -> None:
+    """Progress as plain lines on standard output; other libraries speak from WARNING on."""
+    logging.getLogger().setLevel(logging.WARNING)
+    if not log.handlers:
+        handler = logging.StreamHandler(sys.stdout)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        log.addHandler(handler)
+        log.propagate = False
+    log.setLevel(logging.INFO)
+
+
 def _open_workdir(workdir: Path, config: Any, resume: bool, allow_config_change: bool) -> dict[str, Any]:
     """Make the folder and its config.json; returns the config as stored. Refuses a folder that holds another run."""
-    now = json.loads(json.dumps(config.to_dict()))
+    now = redact_tree(json.loads(json.dumps(config.to_dict())), secrets(config.to_dict()))
     file = workdir / "config.json"
     if file.is_file():
         if not resume:
@@ -122,7 +137,8 @@ class Trainer:
         self.hidden = secrets(stored)
         self.position = Position()
         self.state: TrainState | None = None
-        self.updates: dict[str, Any] = {}
+        self.graders = graders(config)
+        self.update_rl: Any = None
         offset = self._restore()
         self.writer = Writer(
             workdir, offset=offset, tensorboard=config.report.tensorboard, wandb=config.report.wandb, config=stored
@@ -151,13 +167,13 @@ class Trainer:
         return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, places)
 
     def _optimizer(self, phase: str) -> Any:
-        c = self.config
+        c, axes = self.config, transformer.logical_axes(self.parts.model)
         if phase == "sft":
             with (section := c.optim.copy_and_resolve_references()).unlocked():
                 section.update(name=c.sft.optimizer, weight_decay=c.sft.weight_decay)
-            return optimizer(section, schedule(c.sft.schedule, c.sft.lr, max(1, c.sft.steps), c.sft.warmup))
+            return optimizer(section, schedule(c.sft.schedule, c.sft.lr, max(1, c.sft.steps), c.sft.warmup), axes)
         steps = max(1, c.train.steps * c.train.mu * c.train.mini_batches)
-        return optimizer(c.optim, schedule(c.optim.schedule, c.optim.lr, steps, c.optim.warmup))
+        return optimizer(c.optim, schedule(c.optim.schedule, c.optim.lr, steps, c.optim.warmup), axes)
 
     def _save(self) -> None:
         done = self.position.step + (self.config.sft.steps if self.position.phase != "sft" else 0)
@@ -288,7 +304,8 @@ class Trainer:
         c = self.config
         optimizer_rl, placement = self._optimizer("rl"), self._placement("rl")
         parts, mesh = self.parts, self.parts.mesh
-        self.updates["rl"] = make_update(parts.hidden, parts.unembed, optimizer_rl, c, mesh=mesh, placement=placement)
+        terms = make_terms(parts.algorithm.terms)
+        self.update_rl = make_update(parts.hidden, parts.unembed, optimizer_rl, c, mesh=mesh, placement=placement, terms=terms)
         score = make_logprob(parts.hidden, parts.unembed, c, mesh=mesh, params_at=placement and placement.params)
         reference = self._reference()
         tasks = stream(c.tasks, "train", c.run.seed + 1)
@@ -318,7 +335,7 @@ class Trainer:
         )  # fmt: skip
         times["rollout"] = time.monotonic() - began
         began = time.monotonic()
-        rollouts = annotate(episodes, c)
+        rollouts = annotate(episodes, c, **self.graders)
         credit = self.parts.algorithm.credit(rollouts)
         times["reward"] = time.monotonic() - began
         if c.report.episodes_every and (step % c.report.episodes_every == 0 or step + 1 == c.train.steps):
@@ -328,7 +345,7 @@ class Trainer:
         padding = merge(*({"train/padding": padding_share(b, c.train.micro_rows * row_shards(self.parts.mesh))} for b in batches))
         metrics = self._update([self._put(batch) for batch in batches], score, reference)
         times["update"] = time.monotonic() - began
-        values = {f"rollout/{name}": value for name, value in describe(episodes, rollouts, credit, c).items()}
+        values = {f"rollout/{name}": value for name, value in describe(episodes, rollouts, credit, c, self.parts.algorithm.options).items()}
         values |= {name if "/" in name and name.startswith("time/") else f"engine/{name}": v for name, v in stats.items()}
         values |= _named("train", metrics) | finalize(padding)
         values |= {f"time/{name}": seconds for name, seconds in times.items()}
@@ -346,7 +363,7 @@ class Trainer:
         found = []
         for _ in range(c.train.mu):
             for batch in batches:
-                self.state, metrics = self.updates["rl"](self.state, batch)
+                self.state, metrics = self.update_rl(self.state, batch)
                 found.append(metrics)
         return finalize(merge(*jax.device_get(found)))
 
@@ -394,11 +411,11 @@ class Trainer:
                 )  # fmt: skip
 
 
-def describe(episodes: list[Episode], rollouts: Rollouts, credit: np.ndarray, config: Any) -> dict[str, float]:
+def describe(episodes: list[Episode], rollouts: Rollouts, credit: np.ndarray, config: Any, options: Any) -> dict[str, float]:
     """Numbers of a rollout batch: scores, rewards by channel, contamination diagnostics."""
-    found = {name: mean for name, (mean, n) in summarize(episodes, config).items() if n}
-    pairs = {f"reward/{name}": pair(values) for name, values in rollouts.rewards.items() if "/" not in name}
-    return found | finalize(pairs) | diagnostics.describe(rollouts, credit)
+    scores = {name: mean for name, (mean, n) in summarize(episodes, config).items() if n}
+    pairs = merge(reward_metrics(rollouts), behaviour(episodes), diagnostics.diagnose(rollouts, credit, options))
+    return scores | finalize(pairs)
 
 
 def print_table(results: Sequence[Mapping[str, Any]]) -> None:
@@ -407,7 +424,7 @@ def print_table(results: Sequence[Mapping[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(title="held-out results")
-    columns = {"Success@0.9": "success@0.9", "Name F1": "name_f1", "ArgMatch": "arg_match", "Summary": "summary", "Tool turns": "tool_turns"}
+    columns = {"Success@0.9": "success@0.9", "Name F1": "name", "ArgMatch": "argmatch", "Summary": "summary", "Tool turns": "tool_turns"}
     for name in ("split", "decoding", "stage", *columns):
         table.add_column(name, justify="left" if name in ("split", "decoding", "stage") else "right")
     rows = [row for row in results if not row["name"].startswith("RL step")]

@@ -53,13 +53,8 @@ def load(path: str | os.PathLike[str], *, mesh: Any = None, dtype: str | None = 
         ValueError: anything missing, left over, truncated, mis-shaped or of another family; one line, with the remedy.
     """
     name = os.fspath(path)
-    source: Source
-    if name.startswith("gguf:"):
-        config, source = gguf.open_file(gguf.locate(name))
-        wanted = places(config, "gguf")
-    else:
-        config, source = _open_folder(Path(name))
-        wanted = places(config)
+    config, source = _open(name)
+    wanted = places(config, "gguf") if name.startswith("gguf:") else places(config)
     _check(config, source, wanted, name)
     target = jnp.dtype(dtype or "float32")
     shapes = jax.tree.map(
@@ -75,6 +70,15 @@ def load(path: str | os.PathLike[str], *, mesh: Any = None, dtype: str | None = 
         shape, sharding = (_at(tree, param) for tree in (shapes, placement))
         _at(params, param[:-1])[param[-1]] = _fill(shape, sharding, group, source.read)
     return config, params
+
+
+def architecture(path: str | os.PathLike[str]) -> ModelConfig:
+    """The architecture that `load(path)` would return, without reading a weight. Raises ValueError as `load` does."""
+    return _open(os.fspath(path))[0]
+
+
+def _open(name: str) -> tuple[ModelConfig, Source]:
+    return gguf.open_file(gguf.locate(name)) if name.startswith("gguf:") else _open_folder(Path(name))
 
 
 def save(path: str | os.PathLike[str], config: ModelConfig, params: Params) -> None:

@@ -50,7 +50,7 @@ def build(simulator: Simulator, toolset: ToolSet, context: Context) -> Any:
         async with turn:
             observation = await asyncio.to_thread(simulator.simulate, call, toolset, context)
             context.transcript.append((call, observation))
-        content = [types.TextContent(type="text", text=observation.text)]
-        return types.CallToolResult(content=list(content), is_error=observation.status != "ok")
+        block = types.TextContent(type="text", text=observation.text)
+        return types.CallToolResult(content=[block], is_error=observation.status != "ok")
 
     return Server("slca-sgls", on_list_tools=list_tools, on_call_tool=call_tool)

@@ -1,11 +1,15 @@
 """Narrowed schemas: subsets of the original, with a true bound on the bytes of a body."""
 
 import json
+import random
 
 import jsonschema_rs
 import pytest
 
 from slca.sgls.finite import Sizes, narrowed
+from slca.tasks import aws
+from slca.tasks.schema import ToolSet
+from slca.tasks.values import argument
 
 SMALL = Sizes(characters=4, items=2, levels=4, optional=True)
 
@@ -79,3 +83,20 @@ def test_optional_fields_go_first():
 def test_a_map_with_a_least_size_gets_keys():
     schema = {"type": "object", "additionalProperties": {"type": "boolean"}, "minProperties": 2}
     assert jsonschema_rs.is_valid(schema, {name: True for name in narrowed(schema, SMALL).schema["required"]})
+
+
+def test_bodies_of_narrowed_real_schemas_obey_the_original_and_the_bound():
+    pytest.importorskip("botocore", reason="the extra `botocore` is not installed")
+    rng, checked = random.Random(0), 0
+    for tool in ToolSet.load(aws.botocore(operations=6)).tools.values():
+        for sizes in (SMALL, Sizes(32, 3, 5, True), Sizes(2, 1, 8, False)):
+            found = narrowed(tool.response, sizes) if tool.response else None
+            if found is None:
+                continue
+            for _ in range(3):
+                body = argument(found.schema, rng)
+                assert jsonschema_rs.is_valid(found.schema, body), (tool.name, found.schema, body)
+                assert tool.check_response(body) == [], (tool.name, body)
+                assert len(json.dumps(body, ensure_ascii=False).encode()) <= found.longest
+                checked += 1
+    assert checked > 800

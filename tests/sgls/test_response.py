@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from slca.sgls import response
 from slca.sgls.response import InvalidResponse
@@ -132,3 +134,37 @@ def test_patch_envelope():
     for bad in (1, {"response": 1}, {"response": 1, "state_patch": []}, {"response": 1, "state_patch": {"a": "x" * 40_000}}):
         with pytest.raises(InvalidResponse):
             response.split_patch(bad)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+    | st.sampled_from(MARKERS),
+    lambda inner: (
+        st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=20) | st.sampled_from(MARKERS), inner, max_size=6)
+    ),
+    max_leaves=30,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(JSON, st.integers(64, 400))
+def test_any_value_survives_the_wire_and_the_cut(value, limit):
+    text = response.wire(value)
+    assert json.loads(text) == value and response.loads(text) == value
+    assert not any(marker in text for marker in MARKERS)
+    cut = response.cut_json(value, limit)
+    assert len(cut) <= limit and not any(marker in cut for marker in MARKERS)
+    json.loads(cut)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text())
+def test_loads_never_raises_anything_else(text):
+    try:
+        response.wire(response.loads(text)).encode()
+    except InvalidResponse:
+        pass

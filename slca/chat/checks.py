@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from slca.chat.parse import CALL_CLOSE, CALL_OPEN, ENVIRONMENT_MARKERS, THINK_CLOSE, parse
+from slca.chat.markers import CALL_CLOSE, CALL_OPEN, ENVIRONMENT_MARKERS, THINK_CLOSE
+from slca.chat.parse import parse
 from slca.types import ToolCall
 
 if TYPE_CHECKING:

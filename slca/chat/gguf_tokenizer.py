@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from slca.chat import gguf_metadata
 from slca.chat.tokenizer import FastTokenizer
 
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4  # `tokenizer.ggml.token_type`
@@ -23,17 +24,8 @@ PATTERNS = {
 
 
 def from_gguf(path: Path) -> FastTokenizer:
-    """Raises ValueError for a file without a byte-level BPE vocabulary, a known `pre` rule, or a chat template;
-    ImportError names the package to install when `gguf` is missing."""
-    try:
-        from gguf import GGUFReader
-    except ImportError as error:
-        raise ImportError("reading a GGUF file needs the package gguf: pip install 'slca[gguf]'") from error
-    fields = GGUFReader(str(path)).fields
-
-    def get(key: str, default: Any = None) -> Any:
-        return fields[key].contents() if key in fields else default
-
+    """Raises ValueError for a damaged file, or one without a byte-level BPE vocabulary, a known `pre` rule or a chat template."""
+    get = gguf_metadata.read(path, "tokenizer.").get
     kind, pre = get("tokenizer.ggml.model"), get("tokenizer.ggml.pre", "")
     if kind != "gpt2" or pre not in PATTERNS:
         known = ", ".join(PATTERNS)
@@ -41,8 +33,11 @@ def from_gguf(path: Path) -> FastTokenizer:
     template = get("tokenizer.chat_template")
     if not template:
         raise ValueError(f"{path}: holds no chat template (tokenizer.chat_template)")
-    tokens, merges = get("tokenizer.ggml.tokens"), get("tokenizer.ggml.merges")
-    pipeline = _pipeline(tokens, get("tokenizer.ggml.token_type"), merges, pre)
+    lists: list[Any] = [get(f"tokenizer.ggml.{key}") for key in ("tokens", "token_type", "merges")]
+    if not all(lists):
+        raise ValueError(f"{path}: holds no complete vocabulary (tokenizer.ggml.tokens, token_type and merges)")
+    tokens, kinds, merges = lists
+    pipeline = _pipeline(tokens, kinds, merges, pre)
     names = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding"}
     ids = {name: get(f"tokenizer.ggml.{key}_token_id") for name, key in names.items()}
     variables = {name: tokens[index] for name, index in ids.items() if index is not None}

@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slca.chat import budget, hermes
-from slca.chat.parse import ENVIRONMENT_MARKERS, WIRES
+from slca.chat.markers import ENVIRONMENT_MARKERS
+from slca.chat.parse import WIRES
 from slca.chat.rendering import ControlStrings, plain_messages, render, shown_tools
 from slca.chat.tokenizer import Tokenizer, from_transformers
 from slca.types import Message

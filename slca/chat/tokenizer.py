@@ -54,21 +54,20 @@ class Tokenizer(Protocol):
 
 
 def load(name: str = "tiny") -> Tokenizer:
-    """`tiny`, a Hugging Face folder, or `gguf:FILE`.
+    """`tiny`, a Hugging Face folder, `gguf:FILE`, or `gguf:PACKAGE` (the file inside an installed package).
 
-    Raises FileNotFoundError when the folder or file is missing, ValueError when it holds no usable tokenizer or chat template.
+    Raises FileNotFoundError when a folder is missing, ValueError when there is no usable tokenizer or chat template in it.
     """
     if name == "tiny":
         return SentencePieceTokenizer(TINY_MODEL.read_bytes(), TINY_TEMPLATE.read_text(encoding="utf-8"))
-    path = Path(name.removeprefix("gguf:")).expanduser()
-    if not path.exists():
-        raise FileNotFoundError(
-            f"chat.tokenizer={name!r}: {path} does not exist; give `tiny`, a Hugging Face folder or gguf:FILE"
-        )
     if name.startswith("gguf:"):
         from slca.chat.gguf_tokenizer import from_gguf
+        from slca.policy.gguf import locate  # weights and tokenizer must come from the same file
 
-        return from_gguf(path)
+        return from_gguf(locate(name))
+    path = Path(name).expanduser()
+    if not path.is_dir():
+        raise FileNotFoundError(f"chat.tokenizer={name!r}: no such folder; give `tiny`, a Hugging Face folder or gguf:FILE")
     return from_folder(path)
 
 
@@ -76,7 +75,10 @@ def from_folder(path: Path) -> FastTokenizer:
     """A Hugging Face folder (tokenizer.json and its config). Only files of the folder are read; no code in it is run."""
     from transformers import AutoTokenizer
 
-    loaded = AutoTokenizer.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
+    try:
+        loaded = AutoTokenizer.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"chat.tokenizer={str(path)!r}: no tokenizer could be loaded from the folder ({error})") from error
     if not getattr(loaded, "is_fast", False):
         raise ValueError(f"chat.tokenizer={str(path)!r}: needs a fast tokenizer (tokenizer.json)")
     return from_transformers(loaded, name=str(path), stop_ids=_generation_stops(path))

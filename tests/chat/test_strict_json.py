@@ -49,8 +49,13 @@ def test_just_within(text):
 
 @pytest.mark.parametrize(
     ("text", "cut"),
-    [("", True), ("  ", True), ('{"a": ', True), ('{"a"', True), ('{"a": "b', True), ("[1, 2", True)]
-    + [
+    [
+        ("", True),
+        ("  ", True),
+        ('{"a": ', True),
+        ('{"a"', True),
+        ('{"a": "b', True),
+        ("[1, 2", True),
         ("{'a': 1}", False),
         ("{a: 1}", False),
         ('{"a": 1,}', False),

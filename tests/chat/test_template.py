@@ -1,7 +1,6 @@
 """Contracts 1 to 5 on every family: T1-T22 of the field's template bugs that live in this room, F13 and F14, live parity."""
 
 import time
-import unicodedata
 
 import pytest
 from hypothesis import strategies as st
@@ -100,7 +99,7 @@ def test_t2_t3_sampled_ids_are_never_encoded_again():
     history = [user("Oslo?"), assistant("a\n\nb", OSLO)]
     odd = [i for byte in "a\n\nb" for i in t.tokenizer.encode(byte)]
     assert odd != t.tokenizer.encode("a\n\nb")
-    row = t.prompt(history[:1], TOOLS) + [*odd, IM_END]
+    row = [*t.prompt(history[:1], TOOLS), *odd, IM_END]
     again = row + t.suffix(history, [result(OSLO, "4")])
     assert again[: len(row)] == row
     assert t.suffix(history, [result(OSLO, "4")]) == t.suffix([user("?"), assistant("", OSLO)], [result(OSLO, "4")])
@@ -120,7 +119,7 @@ def test_t5_the_empty_think_block_is_part_of_the_prompt():
     assert off.prompt([user("Hi")])[-4:] == extra
     assert off.prompt([user("Hi")]) == on.prompt([user("Hi")]) + extra
     assert off.suffix([user("Hi"), assistant("Yes")], [user("No")])[-4:] == extra
-    assert off.assistant([user("Hi")], assistant("Yes")) == off.tokenizer.encode("Yes") + [IM_END]
+    assert off.assistant([user("Hi")], assistant("Yes")) == [*off.tokenizer.encode("Yes"), IM_END]
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -400,8 +399,9 @@ def hostile_content_injects_nothing(data, name, hostile):
     attacked = [*messages[:i], {**messages[i], "content": hostile}, *messages[i + 1 :]]
     ids = t.ids(attacked, TOOLS, generation_prompt=True)
     assert control_ids(t, ids) == control_ids(t, t.ids(messages, TOOLS, generation_prompt=True))
-    if messages[i]["role"] == "user":  # results may be JSON-escaped by the template; Qwen normalises to NFC
-        assert hostile in t.tokenizer.decode(ids) or unicodedata.normalize("NFC", hostile) in t.tokenizer.decode(ids)
+    if messages[i]["role"] == "user":  # results may be JSON-escaped by the template
+        kept = t.tokenizer.decode(t.tokenizer.encode(hostile))  # Qwen normalises to NFC, SmolLM2 lacks some bytes
+        assert kept in t.tokenizer.decode(ids)
 
 
 test_hostile_content_injects_nothing, test_hostile_content_injects_nothing_nightly = hostile_content_injects_nothing

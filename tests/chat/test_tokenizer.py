@@ -68,10 +68,13 @@ def test_generation_config_adds_stop_ids(tmp_path):
 
 
 def test_missing_things_are_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="chat.tokenizer"):
+    with pytest.raises(FileNotFoundError, match=r"chat\.tokenizer"):
         load(str(tmp_path / "nowhere"))
-    with pytest.raises(FileNotFoundError, match="gguf"):
+    with pytest.raises(ValueError, match=r"nowhere\.gguf"):
         load(f"gguf:{tmp_path / 'nowhere.gguf'}")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"chat\.tokenizer=.*empty"):
+        load(str(tmp_path / "empty"))
     for file in (TOKENIZERS / "qwen3").iterdir():
         if file.suffix != ".jinja":
             (tmp_path / file.name).write_bytes(file.read_bytes())

@@ -14,6 +14,7 @@ id lists are kept.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 from pathlib import Path
@@ -125,7 +126,7 @@ def _fired(word: str, merges: dict[tuple[str, ...], int]) -> list[tuple[str, ...
     """The merges that byte-pair encoding applies to one word."""
     parts, fired = list(word), []
     while True:
-        pairs = [(merges[pair], i) for i, pair in enumerate(zip(parts, parts[1:])) if pair in merges]
+        pairs = [(merges[pair], i) for i, pair in enumerate(itertools.pairwise(parts)) if pair in merges]
         if not pairs:
             return fired
         _, i = min(pairs)

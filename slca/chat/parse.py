@@ -45,8 +45,8 @@ def parse(
 ) -> Parsed:
     """What one assistant turn says.
 
-    text: the decoded turn without its stop token, control strings kept. tools: known names (or function specs); a call of
-    any other name is an `unknown_tool` error; None = every name is known. truncated: the turn met its token budget.
+    text: the decoded turn without its stop token, control strings kept. tools: known names, function specs or a `ToolSet`; a call
+    of any other name is an `unknown_tool` error; None = every name is known. truncated: the turn met its token budget.
     max_calls, max_depth (levels), max_bytes (UTF-8, a call): what goes beyond is a typed error.
 
     Never raises on any text. Errors: see `slca.types.CallError`; each message has at most 1,000 characters.
@@ -65,9 +65,11 @@ def parse(
 
 
 def known_names(tools: Collection[Any] | None) -> Collection[str] | None:
-    """Tool names from names or function specs; a set or mapping is taken as it is, for speed."""
+    """Tool names from names, function specs or a `ToolSet`; a set or mapping is taken as it is, for speed."""
     if tools is None or isinstance(tools, (set, frozenset, Mapping)):
         return tools
+    if isinstance(known := getattr(tools, "tools", None), Mapping):
+        return known
     return {tool if isinstance(tool, str) else tool.get("function", tool).get("name") for tool in tools}
 
 

@@ -50,10 +50,14 @@ class Template:
         result_tokens: int = 512,
         date: str = "26 Jul 2024",
     ):
-        """tokenizer: a `slca.chat.tokenizer.Tokenizer` or a loaded `transformers` fast tokenizer. wire: how calls are written (`slca.chat.parse`). history: `template` = `check` refuses a template that rewrites
-        earlier turns, `append` = the row keeps the sampled ids though the template would not. thinking: handed to templates
-        that know `enable_thinking`. result_tokens: a longer tool result is cut inside its block. date: printed by Llama
-        templates; fixed, since a row must not depend on the day.
+        """
+        tokenizer: a `slca.chat.tokenizer.Tokenizer`, or a loaded `transformers` fast tokenizer.
+        wire: how calls are written (`slca.chat.parse`).
+        history: `template` = `check` refuses a template that rewrites earlier turns; `append` = the row keeps the sampled ids
+            though the template would not.
+        thinking: handed to templates that know `enable_thinking`.
+        result_tokens: a longer tool result is cut inside its block, tokens.
+        date: printed by Llama templates; fixed, since a row must not depend on the day.
 
         Raises ValueError on an unknown `wire` or `history` and on a budget too small for the marker.
         """
@@ -75,7 +79,8 @@ class Template:
     def prompt(self, messages: Sequence[Message], tools: Tools = None) -> list[int]:
         """Ids of the conversation so far with its tools, generation prompt included.
 
-        Raises ValueError for an unknown role, a tool result without its call, or messages that the template refuses.
+        Raises ValueError for an unknown role, content that is no string, a tool result for a call that its turn does not
+        have, or messages that the template refuses.
         """
         return self.ids(messages, tools, generation_prompt=True)
 
@@ -143,6 +148,8 @@ class Template:
             message.setdefault("content", "")
             if message.get("role") not in ROLES:
                 raise ValueError(f"messages[{i}]: role {message.get('role')!r} is not one of {', '.join(ROLES)}")
+            if not isinstance(message["content"], str):
+                raise ValueError(f"messages[{i}]: content is a string, not {type(message['content']).__name__}")
             if message["role"] == "tool":
                 message["content"] = self._within_budget(message["content"])
                 prepared[start : i + 1] = in_call_order(prepared[start : i + 1], calls)

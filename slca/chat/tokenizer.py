@@ -50,7 +50,7 @@ class Tokenizer(Protocol):
         """Ids of plain text. Never a control id, whatever the text says; nothing is added in front or behind."""
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of ids, control strings included. Bytes that are not UTF-8 become U+FFFD."""
+        """Text of ids, control strings included. Bytes that are not UTF-8 become U+FFFD; ids of no token say nothing."""
 
 
 def load(name: str = "tiny") -> Tokenizer:
@@ -216,4 +216,4 @@ class SentencePieceTokenizer:
         return [i for piece in pieces for i in ([self.control[piece]] if piece in self.control else self.encode(piece))]
 
     def decode(self, ids: Iterable[int]) -> str:
-        return b"".join(self._bytes[int(i)] for i in ids).decode("utf-8", "replace")
+        return b"".join(self._bytes[i] for i in map(int, ids) if i < self.size).decode("utf-8", "replace")

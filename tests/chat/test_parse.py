@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import slca.chat.parse
 from slca.chat.parse import parse
+from slca.tasks.schema import ToolSet
 from slca.types import ToolCall
 from tests.chat.properties import attacks, property_tests
 
@@ -232,6 +233,9 @@ def test_names_are_compared_verbatim():
     assert kinds(parse(text, tools=["a.b:c/d-e_F"])) == ["unknown_tool"]
     spec = {"type": "function", "function": {"name": "a.b:c/d-e_f", "parameters": {}}}
     assert parse(text, tools=[spec]).errors == ()
+    toolset = ToolSet.load([{**spec, "function": {**spec["function"], "parameters": {"type": "object", "properties": {}}}}])
+    assert parse(text, tools=toolset).errors == ()
+    assert kinds(parse(PING_TEXT, tools=toolset)) == ["unknown_tool"]
 
 
 def test_huge_payload_is_not_echoed():

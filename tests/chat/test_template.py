@@ -317,6 +317,8 @@ def test_environment_tokens_are_the_same_for_any_history(name):
 def test_suffix_wants_a_sampled_turn():
     with pytest.raises(ValueError, match="assistant"):
         template("tiny").suffix([user("?")], [user("!")])
+    with pytest.raises(ValueError, match=r"messages\[1\]: content is a string, not list"):
+        template("tiny").prompt([user("?"), {"role": "user", "content": [{"type": "text", "text": "?"}]}])
     with pytest.raises(ValueError, match="role 'robot'"):
         template("tiny").prompt([{"role": "robot", "content": ""}])
 

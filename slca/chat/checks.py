@@ -83,7 +83,7 @@ def _check_parser(template: Template, messages: Sequence[Any]) -> None:
 
 def _check_content(template: Template, messages: Sequence[Any]) -> None:
     trusted = getattr(template.tokenizer, "encode_trusted", None)
-    text, _ = template._text(template._prepared(messages), TOOLS, generation_prompt=True)
+    text = template.text(messages, TOOLS, generation_prompt=True)
     if trusted is not None and trusted(text) != template.ids(messages, TOOLS, generation_prompt=True):
         raise ValueError(f"the tokenizer of {template.name} gives other ids when text and control tokens are encoded apart")
     controls = set(template.tokenizer.control.values())

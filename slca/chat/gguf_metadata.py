@@ -18,6 +18,8 @@ _VERSIONS = (2, 3)
 
 def read(path: Path, prefix: str) -> dict[str, Any]:
     """The pairs whose key begins with `prefix`. Raises ValueError when the file is no GGUF, of another version, or cut short."""
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path} is no GGUF file: it is empty")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             magic, version, _, pairs = struct.unpack_from("<4sIQQ", data)
@@ -30,7 +32,7 @@ def read(path: Path, prefix: str) -> dict[str, Any]:
                 value, at = _value(data, at + 4, kind)
                 if key.startswith(prefix):
                     found[key] = value
-        except (struct.error, KeyError, UnicodeDecodeError) as error:
+        except (struct.error, KeyError, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(f"{path} is a damaged GGUF file ({error})") from None
     return found
 

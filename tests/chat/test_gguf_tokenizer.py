@@ -78,6 +78,7 @@ def test_damaged_files_are_refused(tmp_path):
         b"GGML" + whole[4:],
         whole[:5000],
         whole[:40],
+        b"",
         whole[:4] + b"\x09" + whole[5:],
         whole[:24] + b"\xff" * 8 + whole[32:],
     ):

@@ -267,11 +267,11 @@ def test_unknown_wire_is_the_programs_mistake():
     ids=range(7),
 )
 def test_hostile_length_costs_linear_time(text):
-    start = time.perf_counter()
+    start = time.process_time()
     for wire in ("hermes", "llama_json", "llama_python"):
         parsed = parse(text, wire=wire)
         assert len(parsed.errors) <= 40
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 JSON = st.recursive(
@@ -326,7 +326,7 @@ test_any_json_call_comes_back, test_any_json_call_comes_back_nightly = any_json_
 def test_speed():
     """20,000 calls/s is the goal alone on a core; a quarter of it must hold on a busy machine."""
     texts = [call(f'{{"name": "get_weather", "arguments": {{"city": "Paris {i}", "days": {i}}}}}') for i in range(2000)]
-    start = time.perf_counter()
+    start = time.process_time()
     for text in texts:
         parse(text, tools={"get_weather"})
-    assert len(texts) / (time.perf_counter() - start) > 5000
+    assert len(texts) / (time.process_time() - start) > 5000

@@ -81,9 +81,9 @@ def test_caps_are_arguments():
 
 
 def test_linear_time_on_quotes_that_never_close():
-    start = time.perf_counter()
+    start = time.process_time()
     read("[" * 2000 + '"' + '\\"' * 500_000)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_preview_is_one_short_line():

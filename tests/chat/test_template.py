@@ -1,4 +1,7 @@
-"""Contracts 1 to 5 on every family: T1-T22 of the field's template bugs that live in this room, F13 and F14, live parity."""
+"""Contracts 1 and 2 on every family: the field's template bugs T1-T17, T21, T22, F13 and F14, live parity with `transformers`.
+
+T18 to T20 (rows that end in environment tokens, empty responses, masks searched for) are about rows: `tests/rollout`, `tests/learn`.
+"""
 
 import time
 
@@ -347,10 +350,10 @@ def test_speed_of_a_suffix():
     """Not a goal, a guard: a suffix is made for every row and turn of a step."""
     t = template("tiny")
     history = [user("?"), assistant("", OSLO)]
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(50):
         t.suffix(history, [result(OSLO, '{"temp": 4}')])
-    assert (time.perf_counter() - start) / 50 < 0.01
+    assert (time.process_time() - start) / 50 < 0.01
 
 
 WORDS = st.text(st.characters(categories=["L", "N", "P", "Zs"]), min_size=1, max_size=12)

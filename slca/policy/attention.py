@@ -55,9 +55,9 @@ def attention(
 
 
 def _platform() -> str:
-    """Where the program will run: the mesh's devices if one is set (ahead-of-time compilation), else the default backend."""
-    mesh = jax.sharding.get_mesh()
-    return jax.default_backend() if mesh.empty else mesh.devices.flat[0].platform
+    """Where the program will run: on the devices of the mesh in use (they may be a topology only), else the default ones."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if device is None else device.platform
 
 
 def _mask(length: int, episode: Array | None, reach: Array | None) -> Array | None:

@@ -65,8 +65,13 @@ def draw(
     return token, jnp.take_along_axis(logprobs, token[:, None], 1)[:, 0]
 
 
-def prefill(config: ModelConfig, dtype: str, params: Any, tokens: Int[Array, "P T"]) -> cache.KVCache:
-    """The cache of right-padded prompts, as long as their bucket; what lies behind a prompt is never read."""
+def prefill(config: ModelConfig, dtype: str, rows: Any, params: Any, tokens: Int[Array, "P T"]) -> cache.KVCache:
+    """The cache of right-padded prompts, as long as their bucket; what lies behind a prompt is never read.
+
+    rows: sharding that spreads the prompts over a mesh, or None.
+    """
+    if rows is not None:
+        tokens = lax.with_sharding_constraint(tokens, rows)
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1])[None], tokens.shape)
     result: Any = Transformer(config).apply({"params": params}, tokens, positions, keep_kv=True)
     keys, values = result[1]
@@ -100,28 +105,40 @@ def append(
     config: ModelConfig,
     weights: Weights,
     state: State,
-    tokens: Int[Array, "R C"],
-    count: Int[Array, " R"],
-    rows: Int[Array, " R"],
-    last: Int[Array, " R"],
+    tokens: Int[Array, "D R C"],
+    count: Int[Array, "D R"],
+    rows: Int[Array, "D R"],
+    last: Int[Array, "D R"],
 ) -> State:
-    """Put `count[r]` of `tokens[r]` into slot `rows[r]`; `last[r]` becomes its pending token. rows[r] = B: nothing.
+    """Put `count` ids of `tokens` into slots; `last` becomes their pending token. tokens[..., 0] is a place holder for the old one.
 
-    tokens[r, 0] is a place holder for the row's pending token.
+    The B slots lie in D equal ranges, one a shard of the mesh, and rows [d, r] counts within range d (B / D = nothing): a
+    shard gathers only rows of its own, so no cache crosses devices. When R is the whole range, row r is slot r and none moves.
     """
-    slots, capacity = state.length.size, state.cache[0].keys.shape[3]
-    whole = rows.size == slots  # one program over all slots: no row has to move
-    length, pending = state.length[rows], state.last[rows]
-    tokens = tokens.at[:, 0].set(pending)
+    capacity, shards, own = state.cache[0].keys.shape[3], rows.shape[0], state.length.size // rows.shape[0]
+
+    def take(x: Array) -> Array:
+        if rows.shape[1] == own:
+            return x
+        taken = jax.vmap(lambda x, row: x[row])(x.reshape(shards, own, *x.shape[1:]), rows)
+        return taken.reshape(rows.size, *x.shape[1:])
+
+    def put(x: Array, new: Array) -> Array:
+        if rows.shape[1] == own:
+            return new
+        old, new = x.reshape(shards, own, *x.shape[1:]), new.reshape(*rows.shape, *x.shape[1:])
+        return jax.vmap(lambda x, row, new: x.at[row].set(new, mode="drop"))(old, rows, new).reshape(x.shape)
+
+    part = (rows < own).reshape(-1)
+    length, pending, fresh = take(state.length), take(state.last), count.reshape(-1)
+    tokens = tokens.reshape(rows.size, -1).at[:, 0].set(pending)
     index = jnp.arange(tokens.shape[1])[None]
     positions = length[:, None] + index
-    target = jnp.where((index < count[:, None]) & (rows < slots)[:, None], positions, capacity)
-    kv = state.cache if whole else cache.gather(state.cache, rows)
+    target = jnp.where((index < fresh[:, None]) & part[:, None], positions, capacity)
+    kv = jax.tree.map(take, state.cache)
     _, kv = forward_cached(weights.params, weights.layers, config, tokens, positions, target, kv)
-    if not whole:
-        kv = jax.tree.map(lambda old, new: old.at[rows].set(new, mode="drop"), state.cache, kv)
-    length = state.length.at[rows].set(length + count, mode="drop")
-    return State(kv, length, state.last.at[rows].set(last, mode="drop"))
+    last = jnp.where(part, last.reshape(-1), pending)
+    return State(jax.tree.map(put, state.cache, kv), put(state.length, length + fresh), put(state.last, last))
 
 
 class _Loop(NamedTuple):

@@ -11,6 +11,7 @@ padding, buckets or device count.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,7 @@ __all__ = ["BUDGET", "CACHE_FULL", "RUNNING", "STOP", "PromptCache", "Sampler", 
 
 MAX_STOP_IDS = 16
 PREFILL_ROWS = (1, 8)  # prompts of one prefill
+APPEND_ROWS = 8  # least rows of one append (or all slots); an eighth of the slots where that is more
 
 
 @dataclass(frozen=True)
@@ -84,14 +86,16 @@ class Sampler:
             )
         if self.cache_length > config.max_length:
             raise ValueError(f"sampler: cache_length {self.cache_length} exceeds the model's max_length {config.max_length}")
-        state, whole = self._shardings()
-        self._prefill_rows = PREFILL_ROWS if mesh is None else (max(PREFILL_ROWS[-1], self._shards),)
-        self._append_rows = slots if mesh is not None else min(slots, max(8, slots // 8))
+        state, prompt, rows, whole = self._shardings()
+        most = PREFILL_ROWS[-1]
+        self._prefill_rows = PREFILL_ROWS if mesh is None else (-(-most // self._shards) * self._shards,)
+        own = slots // self._shards  # each shard appends to rows of its own
+        self._append_rows = min(own, max(-(-APPEND_ROWS // self._shards), own // 8))
         jit = functools.partial(jax.jit, donate_argnames="state")
         self._init = jax.jit(self._empty, out_shardings=state)
         self._prepare = jax.jit(lambda params: split_layers(params, config))
-        self._prefill = jax.jit(functools.partial(programs.prefill, config, cache_dtype), out_shardings=whole)
-        self._insert = jit(programs.insert, out_shardings=state)
+        self._prefill = jax.jit(functools.partial(programs.prefill, config, cache_dtype, rows), out_shardings=prompt)
+        self._insert = jit(functools.partial(programs.insert), out_shardings=state)  # a function of its own: jit shares caches
         self._append = jit(functools.partial(programs.append, config), out_shardings=state)
         self._decode = jit(
             functools.partial(programs.decode, config, decode_steps), out_shardings=state and (state, *[whole] * 4)
@@ -108,7 +112,7 @@ class Sampler:
         prompts = [(rows, bucket) for rows in self._prefill_rows for bucket in self.prompt_buckets]
         listed: list[tuple[str, tuple[int, ...]]] = [("init", (self.slots,)), ("prepare", ())]
         listed += [("prefill", shape) for shape in prompts] + [("insert", shape) for shape in prompts]
-        listed += [("append", (self._append_rows, bucket)) for bucket in self.suffix_buckets]
+        listed += [("append", (self._shards * self._append_rows, bucket)) for bucket in self.suffix_buckets]
         return [*listed, ("decode", (self.slots, self.decode_steps))]
 
     def compiles(self) -> int:
@@ -179,22 +183,26 @@ class Sampler:
             heads = {slot: ids[: self.suffix_buckets[-1]] for slot, ids in pieces.items()}
             pieces = {slot: ids[len(heads[slot]) :] for slot, ids in pieces.items() if len(ids) > len(heads[slot])}
             for bucket in self.suffix_buckets:
-                fits = [slot for slot in sorted(heads) if len(heads[slot]) <= bucket]
-                for slots in _split(fits, (self._append_rows,)):
-                    state = self._append_piece(weights, state, bucket, {slot: heads.pop(slot) for slot in slots})
+                fits = {slot: heads.pop(slot) for slot in sorted(heads) if len(heads[slot]) <= bucket}
+                for call in self._append_calls(bucket, fits):
+                    state = self._append(weights, state, *call)
         return state
 
-    def _append_piece(self, weights: Weights, state: State, bucket: int, pieces: Mapping[int, list[int]]) -> State:
-        size = self._append_rows
-        at = np.array(list(pieces)) if size == self.slots else np.arange(len(pieces))
-        rows = np.arange(self.slots) if size == self.slots else np.full(size, self.slots)
-        tokens, count, last = np.zeros((size, bucket), np.int32), np.zeros(size, np.int32), np.zeros(size, np.int32)
-        rows[at] = list(pieces)
-        if size == self.slots:
-            rows[~np.isin(rows, list(pieces))] = self.slots
-        for row, ids in zip(at, pieces.values()):
-            tokens[row, 1 : len(ids)], count[row], last[row] = ids[:-1], len(ids), ids[-1]
-        return self._append(weights, state, tokens, count, rows.astype(np.int32), last)
+    def _append_calls(self, bucket: int, pieces: Mapping[int, Sequence[int]]) -> list[tuple[np.ndarray, ...]]:
+        """Arguments of as few calls as it takes: each has room for `_append_rows` rows of every shard."""
+        own, room, seen = self.slots // self._shards, self._append_rows, Counter[int]()
+        calls: list[tuple[np.ndarray, ...]] = []
+        for slot, ids in pieces.items():
+            shard, row = divmod(slot, own)
+            number, at = (0, row) if room == own else divmod(seen[shard], room)
+            seen[shard] += 1
+            if number == len(calls):
+                shape = (self._shards, room)
+                tokens, rows = np.zeros((*shape, bucket), np.int32), np.full(shape, own, np.int32)
+                calls.append((tokens, np.zeros(shape, np.int32), rows, np.zeros(shape, np.int32)))
+            tokens, count, rows, last = (x[shard] for x in calls[number])
+            tokens[at, 1 : len(ids)], count[at], rows[at], last[at] = ids[:-1], len(ids), row, ids[-1]
+        return calls
 
     def decode(
         self,
@@ -299,21 +307,25 @@ class Sampler:
         kv = cache.init(self.config, self.slots, self.cache_length, self.cache_dtype)
         return State(kv, jnp.zeros(self.slots, jnp.int32), jnp.zeros(self.slots, jnp.int32))
 
-    def _shardings(self) -> tuple[Any, Any]:
-        """(of the state, of everything else), None without a mesh."""
+    def _shardings(self) -> tuple[Any, Any, Any, Any]:
+        """Of the state, of a prompt cache, of prompt rows, of anything replicated; all None without a mesh."""
         self._shards = 1
-        if self.mesh is None:
-            return None, None
-        rows = tuple(axis for axis in ("data", "fsdp") if axis in self.mesh.axis_names)
-        self._shards = int(np.prod([self.mesh.shape[axis] for axis in rows]))
+        mesh = self.mesh
+        if mesh is None:
+            return None, None, None, None
+        axes = tuple(axis for axis in ("data", "fsdp") if axis in mesh.axis_names)
+        self._shards = int(np.prod([mesh.shape[axis] for axis in axes]))
         if self.slots % self._shards:
-            raise ValueError(f"sampler: {self.slots} slots do not divide over {self._shards} devices of mesh axes {rows}")
-        tensor = self.mesh.shape.get("tensor", 1)
+            raise ValueError(f"sampler: {self.slots} slots do not divide over {self._shards} devices of mesh axes {axes}")
+        tensor = mesh.shape.get("tensor", 1)
         heads = "tensor" if tensor > 1 and self.config.kv_heads % tensor == 0 else None
-        place = functools.partial(jax.NamedSharding, self.mesh)
-        layer: Any = [place(jax.P(rows, heads))] * 2
-        row: Any = [place(jax.P(rows))] * 2
-        return State([cache.Layer(*layer)] * self.config.layers, *row), place(jax.P())
+        rows: Any = jax.NamedSharding(mesh, jax.P(axes))
+
+        def caches(first: Any) -> Any:
+            layer: Any = jax.NamedSharding(mesh, jax.P(first, heads))
+            return [cache.Layer(layer, layer)] * self.config.layers
+
+        return State(caches(axes), rows, rows), caches(None), rows, jax.NamedSharding(mesh, jax.P())
 
 
 def _split(items: Sequence[int] | np.ndarray, sizes: Sequence[int]) -> list[Any]:

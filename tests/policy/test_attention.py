@@ -37,12 +37,6 @@ def run(implementation, q, k, v, episode=None, window=None):
     return attention.attention(q, k, v, episode=episode, window=window, scale=0.4, implementation=implementation)
 
 
-@pytest.fixture(params=[5, 8])
-def block(request, monkeypatch):
-    """Blocks that do not divide the row, and that do."""
-    monkeypatch.setattr(attention, "BLOCK", request.param)
-
-
 @pytest.mark.parametrize("window", [None, 1, 4, 9])
 @pytest.mark.parametrize("episode", [None, EPISODE])
 def test_xla_against_a_loop(episode, window):
@@ -50,8 +44,10 @@ def test_xla_against_a_loop(episode, window):
     np.testing.assert_allclose(run("xla", q, k, v, episode, window), slow(q, k, v, episode, window), atol=2e-6)
 
 
-@pytest.mark.parametrize(("episode", "window"), [(None, None), (EPISODE, None), (EPISODE, 4)])
-def test_blockwise_against_xla_with_gradients(block, episode, window):
+@pytest.mark.parametrize(("block", "episode", "window"), [(8, None, None), (5, EPISODE, None), (5, EPISODE, 4)])
+def test_blockwise_against_xla_with_gradients(monkeypatch, block, episode, window):
+    """Blocks that divide the row, and that do not."""
+    monkeypatch.setattr(attention, "BLOCK", block)
     q, k, v = arrays()
 
     @functools.partial(jax.jit, static_argnames="how")

@@ -43,8 +43,9 @@ def same(a, b):
         np.testing.assert_allclose(left, right, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("how", ["xla", "blockwise"])
+@pytest.mark.parametrize(
+    ("family", "how"), [*((name, "xla") for name in FAMILIES), ("qwen3", "blockwise"), ("gemma3", "blockwise")]
+)
 def test_logprobs_are_the_trainers(family, how):
     """P1, contract 10: every sampled token, at T = 0.5, 0.8, 1 and greedy in one batch; greedy = argmax of the forward."""
     config = dataclasses.replace(FAMILIES[family], attention=how)
@@ -240,15 +241,17 @@ def test_a_mesh_changes_no_token(sampler, config, spread):
     config.mesh.update(spread)
     mesh = make_mesh(config.mesh)
     placed = jax.device_put(PARAMS, shardings(PARAMS, transformer.logical_axes(CONFIG), mesh))
-    pool = Sampler(CONFIG, **SIZES | dict(slots=8), mesh=mesh)
+    pool = Sampler(CONFIG, **SIZES | dict(slots=16), mesh=mesh)
     same(sample(sampler), sample(pool, weights=placed))
-    state = pool.insert(pool.init(), pool.prefill(placed, [[5, 6, 7], [9]]), [0, 1], [6, 1])
-    state = pool.append(placed, state, {6: [1, 2, 3, 4], 1: [5]})
-    state, tokens, lp, _, _ = pool.decode(
-        placed, state, keys=keys(8), temperature=1.0, stop_ids=(), budgets=[0, 3] + [0] * 4 + [5, 0]
-    )
-    for slot, row in ((6, [5, 6, 7, 1, 2, 3, 4]), (1, [9, 5])):
-        n = {6: 5, 1: 3}[slot]
+    state = pool.insert(pool.init(), pool.prefill(placed, [[5, 6, 7], [9]]), [0, 1, 1, 0], [6, 1, 7, 15])
+    suffixes = {6: [1, 2, 3, 4], 1: [5], 7: [8, 9, 10, 11, 12, 13, 14]}  # two rows of one shard, one with two pieces
+    state = pool.append(placed, state, suffixes)
+    budgets = np.zeros(16, int)
+    budgets[[6, 1, 7, 15]] = [5, 3, 4, 2]
+    state, tokens, lp, count, _ = pool.decode(placed, state, keys=keys(16), temperature=1.0, stop_ids=(), budgets=budgets)
+    np.testing.assert_array_equal(count, budgets)
+    for slot, prompt in ((6, [5, 6, 7]), (1, [9]), (7, [9]), (15, [5, 6, 7])):
+        row, n = prompt + suffixes.get(slot, []), budgets[slot]
         expected = trainer_logprob(CONFIG, PARAMS, np.array(row + np.asarray(tokens)[slot, :n].tolist()), 1.0)
         np.testing.assert_allclose(np.asarray(lp)[slot, :n], expected[len(row) - 1 :], atol=1e-4)
     assert pool.compiles() <= len(pool.programs)

@@ -35,7 +35,9 @@ def on(sizes, count):
 def fresh(scale=1.0):
     params = {"matrix": jnp.arange(32.0).reshape(4, 8) * scale / 7, "norm": jnp.full((3,), scale, jnp.bfloat16)}
     state = init_state(params, optax.adamw(1e-3), jax.random.key(5))
-    return state._replace(step=jnp.int32(7), opt_state=jax.tree.map(lambda x: x + 1 if x.dtype == jnp.int32 else x + 0.3, state.opt_state))
+    return state._replace(
+        step=jnp.int32(7), opt_state=jax.tree.map(lambda x: x + 1 if x.dtype == jnp.int32 else x + 0.3, state.opt_state)
+    )
 
 
 def place(state, mesh):
@@ -79,7 +81,9 @@ def test_restores_bit_equal_onto_another_mesh(tmp_path, sizes, count):  # S3, co
 def test_the_saved_state_is_the_one_before_donation(tmp_path):
     """The save runs behind the next updates, which reuse the very buffers that are being written."""
     state = place(fresh(), on((2, 2, 2), 8))
-    state = state._replace(params=state.params | {"matrix": jax.device_put(jnp.zeros((512, 1024)), state.params["matrix"].sharding)})
+    state = state._replace(
+        params=state.params | {"matrix": jax.device_put(jnp.zeros((512, 1024)), state.params["matrix"].sharding)}
+    )
     expected = bits(state)
     spoil = jax.jit(lambda s: s._replace(params=jax.tree.map(lambda x: x + 1, s.params)), donate_argnums=0)
     with Checkpoints(tmp_path) as checkpoints:
@@ -88,6 +92,30 @@ def test_the_saved_state_is_the_one_before_donation(tmp_path):
             state = spoil(state)
         checkpoints.wait()
         assert bits(checkpoints.restore(state).state) == expected
+
+
+def test_six_steps_equal_three_and_three(tmp_path):  # contract 14, R2, R4: the learner's half
+    tx = optax.adamw(1e-2)
+
+    @jax.jit
+    def step(state):
+        key, noise = jax.random.split(jax.random.fold_in(state.key, state.step))
+        grads = jax.tree.map(lambda x: jax.random.normal(noise, x.shape, x.dtype), state.params)
+        updates, opt_state = tx.update(grads, state.opt_state, state.params)
+        return TrainState(optax.apply_updates(state.params, updates), opt_state, state.step + 1, key)
+
+    state = straight = init_state({"w": jnp.ones((4, 4)), "b": jnp.ones((3,))}, tx, jax.random.key(1))
+    for _ in range(6):
+        straight = step(straight)
+    for _ in range(3):
+        state = step(state)
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(3, state, {}, {})
+    with Checkpoints(tmp_path) as checkpoints:
+        state = checkpoints.restore(state).state
+    for _ in range(3):
+        state = step(state)
+    assert bits(state) == bits(straight)
 
 
 def test_keeps_the_last_and_the_best(tmp_path):
@@ -195,10 +223,14 @@ with Checkpoints(sys.argv[1], keep=1) as checkpoints:
 """
 
 
-@pytest.mark.parametrize("delay", [0.03, pytest.param(0.1, marks=pytest.mark.nightly), pytest.param(0.17, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "delay", [0.03, pytest.param(0.1, marks=pytest.mark.nightly), pytest.param(0.17, marks=pytest.mark.nightly)]
+)
 def test_killed_while_saving(tmp_path, delay):  # R6, R7: keep=1 never deletes the old before the new is whole
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path), str(delay)], env=environment, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path), str(delay)], env=environment, capture_output=True
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()[-2000:]
     state = init_state({"w": jnp.zeros((2_000_000,))}, optax.adamw(1e-3), jax.random.key(0))
     with Checkpoints(tmp_path, keep=1) as checkpoints:
@@ -224,7 +256,7 @@ def test_a_full_disk_is_an_error_and_loses_nothing(tmp_path):
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
         try:
-            with pytest.raises(Exception, match="(?i)file too large"):
+            with pytest.raises(Exception, match=r"(?i)file too large"):
                 checkpoints.save(2, state, {}, {})
                 checkpoints.wait()
         finally:

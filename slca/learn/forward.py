@@ -28,7 +28,7 @@ def policy_forward(config: ModelConfig, mesh: Mesh | None = None) -> tuple[Hidde
 
     def hidden(
         params: Any, tokens: Int[Array, "B T"], positions: Int[Array, "B T"], episode: Int[Array, "B T"]
-    ) -> Float[Array, "B T D"]:
+    ) -> Any:  # [B, T, D]
         if mesh is None:
             return model.apply({"params": params}, tokens, positions, episode)
         spec = partition_spec(params["embed"].shape, ("vocab", None), mesh, name="embed")

@@ -146,7 +146,7 @@ def _jit_update(
         params_at = None if placement is None else placement.params
         grads, metrics = accumulate(score, loss_fn, state.params, batch, rows, mesh, params_at)
         loss = metrics.pop("loss")[0]
-        norm = optax.global_norm(grads)
+        norm = optax.tree.norm(grads)
         trained, finite = jnp.any(batch.loss_weight > 0), jnp.isfinite(norm) & jnp.isfinite(loss)
         take = trained & finite
         if config.optim.clip_norm > 0:

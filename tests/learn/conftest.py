@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from slca.policy.config import ModelConfig
-from slca.policy.transformer import Transformer, init, logical_axes, unembed
+from slca.policy.transformer import Transformer, logical_axes, param_shapes, unembed
 from slca.types import ENV, POLICY, PROMPT, Episode, Parsed, Task
 
 VOCAB = 48
@@ -75,8 +75,18 @@ class Toy:
         self.model = Transformer(self.config)
 
     def params(self, seed=0):
-        params = init(self.config, jax.random.key(seed))
-        return params | {"embed": params["embed"] * 3}  # far from uniform, so that differences show
+        """Drawn by NumPy (nothing to compile), the embedding wide enough for distributions far from uniform."""
+        rng = np.random.default_rng(seed)
+        shapes, tree = jax.tree.flatten(param_shapes(self.config), is_leaf=lambda x: isinstance(x, tuple))
+        leaves = [
+            jnp.asarray(rng.normal(size=shape) * 0.3 + (len(shape) < 3 and shape[-1] < 33 and 0.7), jnp.float32)
+            for shape in shapes
+        ]
+        return jax.tree.unflatten(tree, leaves)
+
+    def lookup(self, params, tokens, positions, episode):
+        """A stand-in forward without attention, quick to compile."""
+        return params["embed"][tokens]
 
     def hidden(self, params, tokens, positions, episode):
         return self.model.apply({"params": params}, tokens, positions, episode)
@@ -84,12 +94,16 @@ class Toy:
     def unembed(self, params):
         return unembed(params, self.config)
 
-    def reference_logprob(self, params, tokens, temperature=1.0):
-        """[T] log-probs of one unpadded episode, by the full [T, V] table in float64; entry 0 is 0."""
+    def reference_logprob(self, params, tokens, temperature=1.0, hidden=None):
+        """[T] log-probs of one episode alone in its row, by the full [T, V] table in float64; entry 0 is 0."""
         tokens = jnp.asarray(tokens)[None]
-        hidden = self.hidden(params, tokens, jnp.arange(tokens.shape[1])[None], jnp.ones_like(tokens))
+        hidden = (hidden or self.hidden)(params, tokens, jnp.arange(tokens.shape[1])[None], jnp.ones_like(tokens))
         logits = np.asarray(hidden[0], np.float64) @ np.asarray(self.unembed(params), np.float64) / temperature
-        table = logits - np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True)) - logits.max(-1, keepdims=True)
+        table = (
+            logits
+            - np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
+            - logits.max(-1, keepdims=True)
+        )
         return np.concatenate([[0.0], table[np.arange(tokens.shape[1] - 1), np.asarray(tokens)[0, 1:]]])
 
 

@@ -157,7 +157,7 @@ def test_active_denominator_counts_tokens_with_an_advantage(config):
 
 def test_all_processes_share_the_divisor(config):  # M8
     def both(counts):  # another process holds the same again, plus one row
-        return np.stack([counts, counts + [6, 1, 2]])
+        return np.stack([counts, counts + np.array([6, 1, 2])])
 
     assert loss_weights(trained([2]), config.loss, 99, both)[0][1] == pytest.approx(1 / (2 + 2 + 6))
 

@@ -6,7 +6,6 @@ import pytest
 from slca.learn.loss import kl_penalty, policy_loss, sft_loss
 from slca.types import ABSENT, SUMMARY, TOOL, Batch
 
-
 T = 10  # every row is padded to this, so that all tests share their compiled operations
 
 
@@ -24,7 +23,9 @@ def batch_of(advantage, *, weight=None, old=None, ref=None, sampler=None, segmen
     weight = np.ones((1, length)) if weight is None else weight
 
     def values(x, default):
-        return jnp.broadcast_to(jnp.asarray(wide(np.full((1, length), default) if x is None else x, default), jnp.float32), shape)
+        return jnp.broadcast_to(
+            jnp.asarray(wide(np.full((1, length), default) if x is None else x, default), jnp.float32), shape
+        )
 
     def ids(x):
         return jnp.broadcast_to(jnp.asarray(wide(np.ones((1, length), np.int32) if x is None else x, 0)), shape)

@@ -10,14 +10,17 @@ from jax import monitoring
 from slca.learn.batch import pack, pack_sft
 from slca.learn.forward import policy_forward
 from slca.learn.loss import policy_loss
+from slca.learn.probe import make_logprob
 from slca.learn.sharding import by_rows, make_mesh, put_batch, row_shards, shardings, state_shardings
 from slca.learn.update import accumulate, init_state, make_score, make_sft_update, make_update
 from slca.types import POLICY
 
-from .conftest import Toy, episode
+from .conftest import episode
 
 COMPILED = []
-monitoring.register_event_duration_secs_listener(lambda name, *_, **__: COMPILED.append(name) if "backend_compile" in name else None)
+monitoring.register_event_duration_secs_listener(
+    lambda name, *_, **__: COMPILED.append(name) if "backend_compile" in name else None
+)
 
 
 def meshed(config, mesh, toy):
@@ -78,10 +81,8 @@ def slow_gradient(toy, episodes, credit):
 @pytest.mark.parametrize(
     "packed, micro_rows, mesh",
     [
-        (True, 4, None),  # one micro-batch
-        (True, 1, None),  # four
-        (False, 2, None),  # four of two rows
-        (True, 1, (8, 1, 1)),
+        (True, 1, None),  # four micro-batches of a row
+        (False, 4, None),  # two of four
         (True, 1, (2, 2, 2)),
         (False, 2, (1, 1, 4)),  # two KV heads on four tensor devices: replicated
     ],
@@ -92,39 +93,44 @@ def test_gradient_identity(config, toy, episodes, credit, slow_gradient, packed,
     assert relative_difference(got, slow_gradient) < 1e-5
 
 
+MESHES = [None, (1, 1, 1), (2, 1, 1), (4, 1, 1), (8, 1, 1), (1, 2, 1), (1, 8, 1), (2, 2, 1), (1, 1, 2), (1, 1, 4), (2, 2, 2)]
+
+
 @pytest.mark.nightly
-@pytest.mark.parametrize("aggregation", ["token_mean", "seq_mean_token_mean", "per_segment_mean"])
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("micro_rows", [1, 2, 4])
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_gradient_identity_in_full(config, toy, episodes, credit, slow_gradient, packed, micro_rows, mesh):
+    config.train.update(micro_rows=micro_rows, pack=packed)
+    got = gradient(config, toy, toy.params(), (episodes, credit), mesh=mesh)
+    assert relative_difference(got, slow_gradient) < 1e-5
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("aggregation", ["seq_mean_token_mean", "constant", "per_segment_mean"])
 @pytest.mark.parametrize("ratio", ["token", "segment", "sequence"])
-def test_gradient_identity_in_full(config, toy, episodes, credit, aggregation, ratio):
+def test_gradient_identity_of_every_mode(config, toy, episodes, credit, aggregation, ratio):
     config.loss.update(aggregation=aggregation, ratio=ratio)
-    config.train.update(micro_rows=8, pack=True)
+    config.train.update(micro_rows=8, pack=False)
     base = gradient(config, toy, toy.params(), (episodes, credit))
-    meshes = [None, (1, 1, 1), (2, 1, 1), (4, 1, 1), (8, 1, 1), (1, 2, 1), (1, 8, 1), (2, 2, 1), (1, 1, 2), (1, 1, 4), (2, 2, 2)]
-    for mesh in meshes:
-        for packed in (True, False):
-            for micro_rows in (1, 2, 4):
-                config.train.update(micro_rows=micro_rows, pack=packed)
-                got = gradient(config, toy, toy.params(), (episodes, credit), mesh=mesh)
-                assert relative_difference(got, base) < 1e-5, (mesh, packed, micro_rows)
+    config.train.update(micro_rows=1, pack=True)
+    for mesh in (None, (2, 2, 2)):
+        assert relative_difference(gradient(config, toy, toy.params(), (episodes, credit), mesh=mesh), base) < 1e-5
 
 
-def start(config, toy, optimizer, mesh=None, **kwargs):
-    """(update, state, data shards) for a fresh run."""
-    made, hidden, unembed = meshed(config, mesh, toy)
-
-    def fresh(key):
-        return init_state(toy.params(), optimizer, key)
-
-    if made is None:
-        return make_update(hidden, unembed, optimizer, config, **kwargs), jax.jit(fresh)(jax.random.key(0)), 1
-    placement = state_shardings(jax.eval_shape(fresh, jax.random.key(0)), toy.axes, made)
-    state = jax.jit(fresh, out_shardings=placement)(jax.random.key(0))
-    update = make_update(hidden, unembed, optimizer, config, mesh=made, placement=placement, **kwargs)
-    return update, state, row_shards(made)
+def start(config, toy, optimizer, mesh=None, hidden=None, **kwargs):
+    """(update, state, data shards) for a fresh run; `hidden` replaces the policy's forward."""
+    made, policy, unembed = meshed(config, mesh, toy)
+    state = init_state(toy.params(), optimizer, jax.random.key(0))
+    placement = None if made is None else state_shardings(state, toy.axes, made)
+    update = make_update(hidden or policy, unembed, optimizer, config, mesh=made, placement=placement, **kwargs)
+    return update, state if made is None else jax.device_put(state, placement), row_shards(made)
 
 
 def host(tree):
-    return jax.device_get(jax.tree.map(lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x, tree))
+    return jax.device_get(
+        jax.tree.map(lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x, tree)
+    )
 
 
 def same(a, b):
@@ -189,10 +195,10 @@ def test_sharded_state_stays_where_it_is(config, toy, episodes, credit, adamw):
 
 
 def test_bf16_parameters_keep_their_dtypes(config, toy, episodes, credit, adamw):  # W8, W9
-    hidden, unembed = policy_forward(toy.config)
-    params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), toy.params())
-    update = make_update(hidden, unembed, adamw, config)
-    state = init_state(params, adamw, jax.random.key(0))
+    update = make_update(toy.lookup, toy.unembed, adamw, config)
+    state = jax.jit(lambda p: init_state(jax.tree.map(lambda x: x.astype(jnp.bfloat16), p), adamw, jax.random.key(0)))(
+        toy.params()
+    )
     dtypes = jax.tree.map(lambda x: x.dtype, state)
     (batch,) = pack(episodes, credit, config=config)
     compiled = len(COMPILED)
@@ -203,8 +209,7 @@ def test_bf16_parameters_keep_their_dtypes(config, toy, episodes, credit, adamw)
 
 def test_micro_batches_are_one_scan(config, toy, episodes, credit, adamw):  # S8
     config.train.micro_rows = 1
-    hidden, unembed = policy_forward(toy.config)
-    update = make_update(hidden, unembed, adamw, config)
+    update = make_update(toy.lookup, toy.unembed, adamw, config)
     (batch,) = pack(episodes, credit, config=config)
     jaxpr = jax.make_jaxpr(update)(init_state(toy.params(), adamw, jax.random.key(0)), batch).jaxpr.eqns[0].params["jaxpr"]
     scans = [e for e in jaxpr.eqns if e.primitive.name == "scan"]
@@ -214,14 +219,14 @@ def test_micro_batches_are_one_scan(config, toy, episodes, credit, adamw):  # S8
 
 
 def test_gradient_clipping(config, toy, episodes, credit):
-    config.optim.clip_norm = 0.25
-    update, state, _ = start(config, toy, optax.sgd(1.0))
+    config.optim.clip_norm = 0.1
+    update, state, _ = start(config, toy, optax.sgd(1.0), hidden=toy.lookup)
     before = host(state.params)
     (batch,) = pack(episodes, credit, config=config)
     state, metrics = update(state, batch)
     step = jax.tree.map(lambda a, b: a - b, host(state.params), before)
-    assert float(metrics["grad_norm"][0]) > 1  # reported before clipping
-    assert float(optax.global_norm(step)) == pytest.approx(0.25, rel=1e-4)
+    assert float(metrics["grad_norm"][0]) > 0.2  # reported before clipping
+    assert np.sqrt(sum(float(np.sum(x**2)) for x in jax.tree.leaves(step))) == pytest.approx(0.1, rel=1e-4)
 
 
 def test_wrong_number_of_rows(config, toy, episodes, credit, adamw):
@@ -244,7 +249,7 @@ def test_a_term_adds_to_the_loss(config, toy, episodes, credit, adamw):
     (batch,) = pack(episodes, credit, config=config)
     plain = {}
     for terms in ((), (nothing_is_free,)):
-        update, state, _ = start(config, toy, adamw, terms=terms)
+        update, state, _ = start(config, toy, optax.sgd(1.0), hidden=toy.lookup, terms=terms)
         plain[terms] = update(state, batch)[1]
     without, with_term = plain.values()
     assert float(with_term["loss"][0]) == pytest.approx(float(without["loss"][0]) + 3.0, rel=1e-5)
@@ -263,8 +268,10 @@ def test_summary_rewards_never_reach_tool_tokens(config, episodes, credit, ratio
     logprob = jnp.asarray(np.random.default_rng(0).normal(size=batch.tokens.shape) - 2, jnp.float32)
     old = jnp.asarray(logprob + 0.05)
 
+    gradient = jax.jit(jax.grad(lambda x, b: policy_loss(x, b, config.loss)[0]))
+
     def logit_gradient(b):
-        return np.asarray(jax.grad(lambda x: policy_loss(x, b._replace(old_logprob=old), config.loss)[0])(logprob))
+        return np.asarray(gradient(logprob, b._replace(old_logprob=old)))
 
     tool, summary = batch.kind == 0, batch.kind == 1
     a, b = logit_gradient(batch), logit_gradient(changed)
@@ -273,13 +280,10 @@ def test_summary_rewards_never_reach_tool_tokens(config, episodes, credit, ratio
 
 
 def test_two_sweeps_move_the_ratio(config, toy, episodes, credit, adamw):  # P4, M23
-    from slca.learn.probe import make_logprob
-
-    hidden, unembed = policy_forward(toy.config)
-    update, state, _ = start(config, toy, adamw)
-    config.train.mini_batches = 2
+    config.train.update(mini_batches=2, micro_rows=4)
+    update, state, _ = start(config, toy, adamw, hidden=toy.lookup)
     batches = pack(episodes, credit, config=config)
-    old = make_logprob(hidden, unembed, config)
+    old = make_logprob(toy.lookup, toy.unembed, config)
     batches = [b._replace(old_logprob=old(state.params, b)) for b in batches]
     ratios = []
     for _ in range(2):
@@ -291,13 +295,14 @@ def test_two_sweeps_move_the_ratio(config, toy, episodes, credit, adamw):  # P4,
 
 def test_sft_lowers_the_likelihood_loss(config, toy):
     config.sft.update(batch_rows=4, row_length=40)
-    examples = [(e.tokens, (e.writer == POLICY).astype(float)) for e in (episode(3, [(8, 2), (6, 0)], sample=n) for n in range(8))]
+    examples = [
+        (e.tokens, (e.writer == POLICY).astype(float)) for e in (episode(3, [(8, 2), (6, 0)], sample=n) for n in range(8))
+    ]
     (batch,) = pack_sft(examples, config)
-    hidden, unembed = policy_forward(toy.config)
-    optimizer = optax.adamw(1e-2)
-    update = make_sft_update(hidden, unembed, optimizer, config)
+    optimizer = optax.adamw(3e-2)
+    update = make_sft_update(toy.lookup, toy.unembed, optimizer, config)
     state = init_state(toy.params(), optimizer, jax.random.key(0))
-    expected = np.mean([-toy.reference_logprob(state.params, t)[w > 0] for t, w in examples])
+    expected = np.mean([-toy.reference_logprob(state.params, t, hidden=toy.lookup)[w > 0] for t, w in examples])
     losses = []
     for _ in range(4):
         state, metrics = update(state, batch)
@@ -312,7 +317,3 @@ def test_shapes_of_random_batches_come_from_a_short_list(config):  # S5, S6
         rows = [episode(3, [(int(n), 0)], sample=k) for k, n in enumerate(rng.integers(1, 70, rng.integers(1, 17)))]
         shapes.add(pack(rows, np.ones((len(rows), 1)), config=config)[0].tokens.shape)
     assert shapes <= {(rows, length) for rows in (2, 4, 8, 16) for length in (40, 80)}
-
-
-def test_toy_is_the_shape_the_table_needs():
-    assert Toy().config.kv_heads == 2 and Toy().axes["blocks"]["k"] == ("layers", "embed", "kv_heads", None)

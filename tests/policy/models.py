@@ -8,7 +8,7 @@ import zlib
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from slca.policy import transformer
 from slca.policy.config import ModelConfig, RopeScaling
@@ -45,6 +45,7 @@ def logits(config: ModelConfig, weights: Any, tokens: Any, positions: Any, episo
 
 
 def row_logits(config: ModelConfig, weights: Any, tokens: Any) -> jax.Array:
-    """Logits [T, V] of one plain row of at most 32 tokens, computed in one shape (what follows a row cannot change it)."""
-    row = jnp.zeros(32, jnp.int32).at[: len(tokens)].set(jnp.asarray(tokens))
-    return logits(config, weights, row[None], jnp.arange(32)[None])[0, : len(tokens)]
+    """Logits [T, V] of one plain row, computed at a multiple of 32 tokens (what follows a row cannot change it)."""
+    row = np.zeros(-(-len(tokens) // 32) * 32, np.int32)
+    row[: len(tokens)] = tokens
+    return logits(config, weights, row[None], np.arange(len(row))[None])[0, : len(tokens)]

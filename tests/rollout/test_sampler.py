@@ -9,8 +9,10 @@ import pytest
 
 from slca.learn.sharding import make_mesh, shardings
 from slca.policy import transformer
+from slca.policy.weights import load
 from slca.rollout import programs
 from slca.rollout.sampler import BUDGET, CACHE_FULL, RUNNING, STOP, Sampler, row_keys
+from tests.golden import recipe
 from tests.policy.models import FAMILIES, params, row_logits
 
 CONFIG, PARAMS = FAMILIES["qwen3"], params("qwen3")
@@ -43,22 +45,26 @@ def same(a, b):
         np.testing.assert_allclose(left, right, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("family", "how"), [*((name, "xla") for name in FAMILIES), ("qwen3", "blockwise"), ("gemma3", "blockwise")]
-)
-def test_logprobs_are_the_trainers(family, how):
-    """P1, contract 10: every sampled token, at T = 0.5, 0.8, 1 and greedy in one batch; greedy = argmax of the forward."""
-    config = dataclasses.replace(FAMILIES[family], attention=how)
-    pool = Sampler(config, **SIZES | dict(prompt_buckets=(8,)))
-    temperature = np.array([0.5, 0.8, 1.0, 0.0] * 2)[: len(PROMPTS)]
-    out = sample(pool, weights=params(family), temperature=temperature)
-    for row, prompt in enumerate(PROMPTS):
-        tokens = np.array(prompt + out.tokens[row, : out.length[row]].tolist())
-        expected = trainer_logprob(FAMILIES[family], params(family), tokens, temperature[row])[len(prompt) - 1 :]
-        np.testing.assert_allclose(out.logprob[row, : out.length[row]], expected, atol=1e-4)
-        if temperature[row] == 0:
-            best = np.asarray(row_logits(FAMILIES[family], params(family), tokens).argmax(-1))
-            np.testing.assert_array_equal(best[len(prompt) - 1 : -1], tokens[len(prompt) :])
+@pytest.mark.parametrize("name", recipe.CONFIGS)
+def test_greedy_rows_are_those_of_transformers(tmp_path, name):
+    """P12, and P1 / contract 10 for every family: 24 greedy tokens after 40; every log-prob at T = 0, 0.5, 0.8 and 1 in one
+    batch is the trainer's."""
+    shapes, _, greedy = recipe.golden(name)
+    config, weights = load(recipe.write_folder(tmp_path / "model", name, shapes))
+    pool = Sampler(config, slots=5, cache_length=64, prompt_buckets=(40,), decode_steps=24)
+    prompts, temperature = recipe.tokens()[[0, 1, 0, 1, 0]].tolist(), np.array([0.0, 0.0, 0.5, 0.8, 1.0])
+    out = sample(pool, prompts, weights, temperature, stop_ids=(), new=24)
+    np.testing.assert_array_equal(out.tokens[:2], greedy)
+    for row, prompt in enumerate(prompts):
+        expected = trainer_logprob(config, weights, np.array(prompt + out.tokens[row].tolist()), temperature[row])
+        np.testing.assert_allclose(out.logprob[row], expected[39:], atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3"])
+def test_blockwise_prefill_samples_the_same_rows(family):
+    config = dataclasses.replace(FAMILIES[family], attention="blockwise")
+    sizes = SIZES | dict(prompt_buckets=(8,))
+    same(*(sample(Sampler(c, **sizes), weights=params(family)) for c in (FAMILIES[family], config)))
 
 
 def test_generate_ends_rows_by_stop_or_length(sampler):

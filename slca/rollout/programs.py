@@ -101,6 +101,35 @@ def insert(
     return State(kv, state.length.at[slot].set(length, mode="drop"), state.last.at[slot].set(last, mode="drop"))
 
 
+def take(x: Any, rows: Int[Array, "D R"]) -> Any:
+    """Leaves [B, ...] -> [D R, ...]: the B slots lie in D equal ranges, one a shard of the mesh, and rows[d] counts within range d.
+
+    A shard gathers only rows of its own, so no cache crosses devices. Where R is the whole range nothing moves: row r is slot r.
+    """
+
+    def leaf(x: Array) -> Array:
+        own = x.shape[0] // rows.shape[0]
+        if rows.shape[1] == own:
+            return x
+        taken = jax.vmap(lambda x, row: x[row])(x.reshape(rows.shape[0], own, *x.shape[1:]), rows)
+        return taken.reshape(rows.size, *x.shape[1:])
+
+    return jax.tree.map(leaf, x)
+
+
+def put(x: Any, rows: Int[Array, "D R"], new: Any) -> Any:
+    """Undo `take`: leaves [D R, ...] back into [B, ...]; a row at B / D or beyond is dropped."""
+
+    def leaf(x: Array, new: Array) -> Array:
+        own = x.shape[0] // rows.shape[0]
+        if rows.shape[1] == own:
+            return new
+        old, new = x.reshape(rows.shape[0], own, *x.shape[1:]), new.reshape(*rows.shape, *x.shape[1:])
+        return jax.vmap(lambda x, row, new: x.at[row].set(new, mode="drop"))(old, rows, new).reshape(x.shape)
+
+    return jax.tree.map(leaf, x, new)
+
+
 def append(
     config: ModelConfig,
     weights: Weights,
@@ -110,35 +139,20 @@ def append(
     rows: Int[Array, "D R"],
     last: Int[Array, "D R"],
 ) -> State:
-    """Put `count` ids of `tokens` into slots; `last` becomes their pending token. tokens[..., 0] is a place holder for the old one.
+    """Put `count` ids of `tokens` into the slots `rows` (see `take`); `last` becomes their pending token.
 
-    The B slots lie in D equal ranges, one a shard of the mesh, and rows [d, r] counts within range d (B / D = nothing): a
-    shard gathers only rows of its own, so no cache crosses devices. When R is the whole range, row r is slot r and none moves.
+    tokens[..., 0] is a place holder for the pending token that they follow. rows[d, r] = B / D: nothing.
     """
-    capacity, shards, own = state.cache[0].keys.shape[3], rows.shape[0], state.length.size // rows.shape[0]
-
-    def take(x: Array) -> Array:
-        if rows.shape[1] == own:
-            return x
-        taken = jax.vmap(lambda x, row: x[row])(x.reshape(shards, own, *x.shape[1:]), rows)
-        return taken.reshape(rows.size, *x.shape[1:])
-
-    def put(x: Array, new: Array) -> Array:
-        if rows.shape[1] == own:
-            return new
-        old, new = x.reshape(shards, own, *x.shape[1:]), new.reshape(*rows.shape, *x.shape[1:])
-        return jax.vmap(lambda x, row, new: x.at[row].set(new, mode="drop"))(old, rows, new).reshape(x.shape)
-
-    part = (rows < own).reshape(-1)
-    length, pending, fresh = take(state.length), take(state.last), count.reshape(-1)
+    capacity = state.cache[0].keys.shape[3]
+    part = (rows < state.length.size // rows.shape[0]).reshape(-1)
+    kv, length, pending = take(state, rows)
+    fresh = count.reshape(-1)
     tokens = tokens.reshape(rows.size, -1).at[:, 0].set(pending)
     index = jnp.arange(tokens.shape[1])[None]
     positions = length[:, None] + index
     target = jnp.where((index < fresh[:, None]) & part[:, None], positions, capacity)
-    kv = jax.tree.map(take, state.cache)
     _, kv = forward_cached(weights.params, weights.layers, config, tokens, positions, target, kv)
-    last = jnp.where(part, last.reshape(-1), pending)
-    return State(jax.tree.map(put, state.cache, kv), put(state.length, length + fresh), put(state.last, last))
+    return put(state, rows, State(kv, length + fresh, jnp.where(part, last.reshape(-1), pending)))
 
 
 class _Loop(NamedTuple):
@@ -157,6 +171,7 @@ def decode(
     steps: int,
     weights: Weights,
     state: State,
+    rows: Int[Array, "D R"],
     key_data: UInt32[Array, "B 2"],
     temperature: Float[Array, " B"],
     stop_ids: Int[Array, " n"],
@@ -164,10 +179,13 @@ def decode(
     active: Bool[Array, " B"],
     wanted: Int[Array, ""],
 ) -> tuple[State, Int[Array, "B steps"], Float[Array, "B steps"], Int[Array, " B"], Int[Array, " B"]]:
-    """Sample up to `steps` tokens a row, or until `wanted` rows have stopped. See `Sampler.decode`."""
+    """Sample up to `steps` tokens in the slots `rows` (see `take`), or until `wanted` rows have stopped. See `Sampler.decode`."""
+    whole, slots = state, state.length.size
+    state, key_data, temperature, budgets, active = take((state, key_data, temperature, budgets, active), rows)
+    active &= (rows < slots // rows.shape[0]).reshape(-1)
     keys = jax.random.wrap_key_data(key_data)
     head = unembed(weights.params, config)
-    rows, capacity = state.length.size, state.cache[0].keys.shape[3]
+    size, capacity = rows.size, state.cache[0].keys.shape[3]
 
     def verdict(running: Array, token: Array, count: Array, length: Array) -> Array:
         """The reason of each row after `token`; a stop token wins over the budget, the budget over the cache."""
@@ -192,21 +210,18 @@ def decode(
         return _Loop(
             c.step + 1,
             State(kv, length, last),
-            put(c.tokens, column, token),
-            put(c.logprob, column, logprob),
+            record(c.tokens, column, token),
+            record(c.logprob, column, logprob),
             count,
             jnp.where(running, verdict(running, token, count, length), c.reason),
         )
 
-    put = jax.vmap(lambda row, at, value: row.at[at].set(value, mode="drop"))
-    no_token = jnp.full(rows, -2, jnp.int32)  # rows without budget or room stop before their first token
-    start = _Loop(
-        jnp.int32(0),
-        state,
-        jnp.zeros((rows, steps), jnp.int32),
-        jnp.zeros((rows, steps), jnp.float32),
-        jnp.zeros(rows, jnp.int32),
-        verdict(active, no_token, jnp.zeros(rows, jnp.int32), state.length),
-    )
+    record = jax.vmap(lambda row, at, value: row.at[at].set(value, mode="drop"))
+    no_token = jnp.full(size, -2, jnp.int32)  # rows without budget or room stop before their first token
+    none = jnp.zeros(size, jnp.int32)
+    blank = jnp.zeros((size, steps))
+    start = _Loop(jnp.int32(0), state, blank.astype(jnp.int32), blank, none, verdict(active, no_token, none, state.length))
     end = lax.while_loop(busy, step, start)
-    return end.state, end.tokens, end.logprob, end.counts, end.reason
+    drawn = (end.tokens, end.logprob, end.counts, end.reason)
+    blank = jax.tree.map(lambda x: jnp.zeros((slots, *x.shape[1:]), x.dtype), drawn)
+    return put(whole, rows, end.state), *put(blank, rows, drawn)

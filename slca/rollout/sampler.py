@@ -25,6 +25,7 @@ from slca.policy import cache
 from slca.policy.config import ModelConfig
 from slca.policy.transformer import split_layers
 from slca.rollout import programs
+from slca.rollout.placement import placements
 from slca.rollout.programs import BUDGET, CACHE_FULL, RUNNING, STOP, State, Weights, row_keys
 from slca.types import Samples
 
@@ -32,6 +33,7 @@ __all__ = ["BUDGET", "CACHE_FULL", "RUNNING", "STOP", "PromptCache", "Sampler", 
 
 MAX_STOP_IDS = 16
 PREFILL_ROWS = (1, 8)  # prompts of one prefill
+THIN = 16  # with at least so many slots (a shard), a round with few live rows decodes a quarter of them
 APPEND_ROWS = 8  # least rows of one append (or all slots); an eighth of the slots where that is more
 
 
@@ -86,10 +88,11 @@ class Sampler:
             )
         if self.cache_length > config.max_length:
             raise ValueError(f"sampler: cache_length {self.cache_length} exceeds the model's max_length {config.max_length}")
-        state, prompt, rows, whole = self._shardings()
+        self._shards, state, prompt, rows, whole = placements(config, mesh, slots)
         most = PREFILL_ROWS[-1]
         self._prefill_rows = PREFILL_ROWS if mesh is None else (-(-most // self._shards) * self._shards,)
         own = slots // self._shards  # each shard appends to rows of its own
+        self._decode_rows = (own // 4, own) if own >= THIN else (own,)
         self._append_rows = min(own, max(-(-APPEND_ROWS // self._shards), own // 8))
         jit = functools.partial(jax.jit, donate_argnames="state")
         self._init = jax.jit(self._empty, out_shardings=state)
@@ -113,7 +116,7 @@ class Sampler:
         listed: list[tuple[str, tuple[int, ...]]] = [("init", (self.slots,)), ("prepare", ())]
         listed += [("prefill", shape) for shape in prompts] + [("insert", shape) for shape in prompts]
         listed += [("append", (self._shards * self._append_rows, bucket)) for bucket in self.suffix_buckets]
-        return [*listed, ("decode", (self.slots, self.decode_steps))]
+        return listed + [("decode", (self._shards * rows, self.decode_steps)) for rows in self._decode_rows]
 
     def compiles(self) -> int:
         """Programs compiled so far; at most `len(programs)`, also after changes of temperature, stop ids or lengths."""
@@ -235,16 +238,31 @@ class Sampler:
         if isinstance(keys, jax.Array) and jnp.issubdtype(keys.dtype, jax.dtypes.prng_key):
             keys = jax.random.key_data(keys)
         budgets = np.asarray(budgets, np.int32)
+        active = budgets > 0 if active is None else np.asarray(active, bool)
         return self._decode(
             self.prepare(params),
             state,
+            self._live_rows(active),
             np.asarray(keys),
             np.broadcast_to(np.asarray(temperature, np.float32), budgets.shape),
             np.pad(np.asarray(stop_ids, np.int32), (0, MAX_STOP_IDS - len(stop_ids)), constant_values=-1),
             budgets,
-            budgets > 0 if active is None else np.asarray(active, bool),
+            active,
             np.int32(wanted or self.slots + 1),
         )
+
+    def _live_rows(self, active: np.ndarray) -> np.ndarray:
+        """[shards, R] slots to decode, each counted within its shard: all of them, or a quarter where that holds every live row."""
+        own = self.slots // self._shards
+        live = active.reshape(self._shards, own)
+        size = next(size for size in self._decode_rows if size == own or live.sum(1).max() <= size)
+        if size == own:
+            return np.tile(np.arange(own, dtype=np.int32), (self._shards, 1))
+        rows = np.full((self._shards, size), own, np.int32)
+        for shard in range(self._shards):
+            found = np.flatnonzero(live[shard])
+            rows[shard, : len(found)] = found
+        return rows
 
     def generate(
         self,
@@ -306,26 +324,6 @@ class Sampler:
     def _empty(self) -> State:
         kv = cache.init(self.config, self.slots, self.cache_length, self.cache_dtype)
         return State(kv, jnp.zeros(self.slots, jnp.int32), jnp.zeros(self.slots, jnp.int32))
-
-    def _shardings(self) -> tuple[Any, Any, Any, Any]:
-        """Of the state, of a prompt cache, of prompt rows, of anything replicated; all None without a mesh."""
-        self._shards = 1
-        mesh = self.mesh
-        if mesh is None:
-            return None, None, None, None
-        axes = tuple(axis for axis in ("data", "fsdp") if axis in mesh.axis_names)
-        self._shards = int(np.prod([mesh.shape[axis] for axis in axes]))
-        if self.slots % self._shards:
-            raise ValueError(f"sampler: {self.slots} slots do not divide over {self._shards} devices of mesh axes {axes}")
-        tensor = mesh.shape.get("tensor", 1)
-        heads = "tensor" if tensor > 1 and self.config.kv_heads % tensor == 0 else None
-        rows: Any = jax.NamedSharding(mesh, jax.P(axes))
-
-        def caches(first: Any) -> Any:
-            layer: Any = jax.NamedSharding(mesh, jax.P(first, heads))
-            return [cache.Layer(layer, layer)] * self.config.layers
-
-        return State(caches(axes), rows, rows), caches(None), rows, jax.NamedSharding(mesh, jax.P())
 
 
 def _split(items: Sequence[int] | np.ndarray, sizes: Sequence[int]) -> list[Any]:

@@ -180,21 +180,36 @@ def test_turns_keep_the_pending_token_invariant(sampler):
             assert abs(expected[position - 1] - value) < 1e-4
 
 
-def test_appending_to_few_of_many_rows_leaves_the_others_alone():
-    """More slots than one append takes: rows are gathered and put back."""
+def test_few_of_many_rows_move_and_leave_the_others_alone():
+    """More slots than one append takes, fewer live rows than slots: rows are gathered, worked on and put back."""
     pool = Sampler(CONFIG, **SIZES | dict(slots=20, decode_steps=4))
-    assert ("append", (8, 3)) in pool.programs
+    assert {("append", (8, 3)), ("decode", (5, 4)), ("decode", (20, 4))} < set(pool.programs)
     state = pool.insert(pool.init(), pool.prefill(PARAMS, [[5, 6, 7], [9, 4]]), [i % 2 for i in range(20)], range(20))
-    before = jax.device_get(state)
-    chosen = [1, 4, 5, 7, 8, 11, 13, 16, 17, 18, 19]
+    rows = {slot: [[5, 6, 7], [9, 4]][slot % 2] for slot in range(20)}
+
+    def untouched(chosen, before, after):
+        others = np.setdiff1d(np.arange(20), chosen)
+        jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a)[others], np.asarray(b)[others]), before, after)
+
+    before, chosen = jax.device_get(state), [1, 4, 5, 7, 8, 11, 13, 16, 17, 18, 19]
     state = pool.append(PARAMS, state, {slot: [slot, slot + 1] for slot in chosen})
-    others = np.setdiff1d(np.arange(20), chosen)
-    jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a)[others], np.asarray(b)[others]), before, state)
-    state, tokens, lp, _, _ = pool.decode(PARAMS, state, keys=keys(20), temperature=1.0, stop_ids=(), budgets=[4] * 20)
-    for slot in range(20):
-        row = [[5, 6, 7], [9, 4]][slot % 2] + ([slot, slot + 1] if slot in chosen else [])
-        expected = trainer_logprob(CONFIG, PARAMS, np.array(row + np.asarray(tokens)[slot].tolist()), 1.0)
-        np.testing.assert_allclose(np.asarray(lp)[slot], expected[len(row) - 1 :], atol=1e-4)
+    untouched(chosen, before, state)
+    rows |= {slot: [*rows[slot], slot, slot + 1] for slot in chosen}
+    for chosen in ([0, 3, 11, 18, 19], list(range(20)), [7]):
+        before, budgets = jax.device_get(state), np.zeros(20, int)
+        budgets[chosen] = 4
+        state, tokens, lp, count, reason = pool.decode(
+            PARAMS, state, keys=keys(20), temperature=1.0, stop_ids=(), budgets=budgets
+        )
+        untouched(chosen, before, state)
+        np.testing.assert_array_equal(count, budgets)
+        np.testing.assert_array_equal(reason, np.where(budgets, BUDGET, RUNNING))
+        for slot in chosen:
+            row = rows[slot] + np.asarray(tokens)[slot].tolist()
+            expected = trainer_logprob(CONFIG, PARAMS, np.array(row), 1.0)[len(rows[slot]) - 1 :]
+            np.testing.assert_allclose(np.asarray(lp)[slot], expected, atol=1e-4)
+            rows[slot] = row
+    assert pool.compiles() <= len(pool.programs)
 
 
 def test_reasons(sampler):

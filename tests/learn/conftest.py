@@ -33,8 +33,7 @@ def episode(prompt, turns, *, group=0, sample=0, end="answered", seed=0):
     )
 
 
-@pytest.fixture
-def episodes():
+def two_groups():
     """Two groups of four with lengths from 7 to 40, one of them unscored."""
     shapes = [
         (4, [(3, 5), (6, 0)]),
@@ -50,19 +49,32 @@ def episodes():
     return [episode(p, t, group=n // 4, sample=n % 4, end=ends[n]) for n, (p, t) in enumerate(shapes)]
 
 
-@pytest.fixture
-def credit():
+def credits():
     """[8, 4] credit, different for every segment."""
     return np.random.default_rng(1).normal(size=(8, 4))
 
 
-@pytest.fixture
-def config(config):
+def shrink(config):
     """Rows of 40 or 80 tokens, two rows a micro-batch, chunks of a few tokens, a plain optimizer."""
     config.train.update(row_lengths=(40, 80), micro_rows=2, logprob_bytes=4 * 2 * VOCAB * 16)
     config.optim.lr = 1e-2
     config.unlock()
     return config
+
+
+@pytest.fixture
+def episodes():
+    return two_groups()
+
+
+@pytest.fixture
+def credit():
+    return credits()
+
+
+@pytest.fixture
+def config(config):
+    return shrink(config)
 
 
 class Toy:

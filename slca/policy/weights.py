@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -82,40 +83,52 @@ def _open(name: str) -> tuple[ModelConfig, Source]:
 
 
 def save(path: str | os.PathLike[str], config: ModelConfig, params: Params) -> None:
-    """Write a folder that `transformers` and `load` read: config.json and safetensors files of at most 4 GB.
+    """Write a folder that `transformers` and `load` read: config.json and safetensors files of at most 4 GB, one in memory at a time.
 
     Raises:
         ValueError: a parameter is missing or has another shape than `config` says.
     """
-    folder = Path(path)
+    wanted, size = places(config), params["embed"].dtype.itemsize
+    for place in wanted:
+        found: Any = params
+        for key in place.param:
+            found = found.get(key, {})
+        shape = place.shape if place.layer < 0 else (config.layers, *place.shape)
+        if not hasattr(found, "shape"):
+            raise ValueError(f"save: params lack {'/'.join(place.param)}, which a {config.family} model has")
+        if found.shape != shape:
+            raise ValueError(f"save: {'/'.join(place.param)} has shape {found.shape}, the config says {shape}")
+    folder, files = Path(path), _shard(wanted, SHARD_BYTES // size)
     folder.mkdir(parents=True, exist_ok=True)
-    files: list[dict[str, np.ndarray]] = [{}]
-    size = 0
-    for place in places(config):
-        try:
-            value = _at(params, place.param)
-        except KeyError:
-            raise ValueError(f"save: params lack {'/'.join(place.param)}, which a {config.family} model has") from None
-        value = np.asarray(value if place.layer < 0 else value[place.layer])
-        if value.shape != place.shape:
-            raise ValueError(f"save: {'/'.join(place.param)} has shape {value.shape}, the config says {place.shape}")
-        if size and size + value.nbytes > SHARD_BYTES:
-            files.append({})
-            size = 0
-        files[-1][place.name] = place.stored(value)
-        size += value.nbytes
-    names = (
-        ["model.safetensors"]
-        if len(files) == 1
-        else [f"model-{i + 1:05}-of-{len(files):05}.safetensors" for i in range(len(files))]
-    )
-    for name, tensors in zip(names, files):
+    names = [f"model-{i + 1:05}-of-{len(files):05}.safetensors" for i in range(len(files))]
+    names = ["model.safetensors"] if len(files) == 1 else names
+    for name, group in zip(names, files):
+        tensors = {place.name: place.stored(np.asarray(_tensor(params, place))) for place in group}
         _write(folder / name, lambda temporary, t=tensors: safetensors.numpy.save_file(t, temporary, metadata={"format": "pt"}))
     if len(files) > 1:
-        index = {"metadata": {}, "weight_map": {key: name for name, tensors in zip(names, files) for key in tensors}}
+        index = {"metadata": {}, "weight_map": {place.name: name for name, group in zip(names, files) for place in group}}
         _write(folder / "model.safetensors.index.json", lambda temporary: temporary.write_text(json.dumps(index)))
     hf = config.to_hf() | {"torch_dtype": str(params["embed"].dtype)}
     _write(folder / "config.json", lambda temporary: temporary.write_text(json.dumps(hf, indent=2)))
+
+
+def _tensor(params: Params, place: Place) -> Any:
+    value = _at(params, place.param)
+    return value if place.layer < 0 else value[place.layer]
+
+
+def _shard(wanted: list[Place], limit: int) -> list[list[Place]]:
+    """Consecutive tensors, at most `limit` elements a file (one tensor at least)."""
+    files: list[list[Place]] = [[]]
+    used = 0
+    for place in wanted:
+        count = math.prod(place.shape)
+        if files[-1] and used + count > limit:
+            files.append([])
+            used = 0
+        files[-1].append(place)
+        used += count
+    return files
 
 
 def _write(path: Path, write: Callable[[Path], Any]) -> None:

@@ -79,12 +79,12 @@ class Sampler:
     ) -> None:
         self.config, self.slots, self.decode_steps, self.mesh = config, slots, decode_steps, mesh
         self.cache_length, self.cache_dtype = cache_length or config.max_length, cache_dtype
-        self.prompt_buckets = tuple(sorted(bucket for bucket in prompt_buckets if bucket <= self.cache_length))
+        self.prompt_buckets = tuple(sorted({min(bucket, self.cache_length) for bucket in prompt_buckets}))
         self.suffix_buckets = tuple(sorted(suffix_buckets))
         if slots < 1 or decode_steps < 1 or not self.prompt_buckets or not self.suffix_buckets:
             raise ValueError(
-                f"sampler: slots {slots}, decode_steps {decode_steps} must be positive and some prompt bucket of "
-                f"{tuple(prompt_buckets)} at most cache_length {self.cache_length}"
+                f"sampler: slots {slots} and decode_steps {decode_steps} must be positive, "
+                f"prompt_buckets {self.prompt_buckets} and suffix_buckets {self.suffix_buckets} not empty"
             )
         if self.cache_length > config.max_length:
             raise ValueError(f"sampler: cache_length {self.cache_length} exceeds the model's max_length {config.max_length}")

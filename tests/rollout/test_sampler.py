@@ -289,5 +289,6 @@ def test_bad_input_is_refused_before_a_device_is_touched(sampler):
             sampler.insert(sampler.init(), prompts, source, slots)
     with pytest.raises(ValueError, match="cache_length 65 exceeds the model's max_length 64"):
         Sampler(CONFIG, cache_length=65)
-    with pytest.raises(ValueError, match="prompt bucket"):
-        Sampler(CONFIG, cache_length=32, prompt_buckets=(64,))
+    with pytest.raises(ValueError, match=r"suffix_buckets \(\) not empty"):
+        Sampler(CONFIG, suffix_buckets=())
+    assert Sampler(CONFIG, cache_length=32, prompt_buckets=(16, 40, 64)).prompt_buckets == (16, 32)

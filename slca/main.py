@@ -47,6 +47,11 @@ def main(argv: list[str]) -> int:
     if CONFIG.value is None:
         print("slca.main: --config=FILE is missing, for instance --config=configs/tiny.py", file=sys.stderr)
         return 2
+    try:
+        CONFIG.value.to_dict()
+    except OSError as error:  # absl keeps the failure to load and raises it at the first look
+        print(f"slca.main: --config: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
     workdir = Path(WORKDIR.value) if WORKDIR.value else default_workdir(sys.argv)
     try:
         return run(CONFIG.value, workdir, resume=RESUME.value, allow_config_change=ALLOW_CHANGE.value)

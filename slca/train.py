@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from slca.assemble import Parts, assemble, initial_params
+from slca.assemble import assemble, initial_params
 from slca.checkpoint import Checkpoints, config_diff
 from slca.credit import diagnostics
 from slca.credit.algorithms import algorithm
@@ -346,11 +346,11 @@ class Trainer:
         metrics = self._update([self._put(batch) for batch in batches], score, reference)
         times["update"] = time.monotonic() - began
         values = {f"rollout/{name}": value for name, value in describe(episodes, rollouts, credit, c, self.parts.algorithm.options).items()}
-        values |= {name if "/" in name and name.startswith("time/") else f"engine/{name}": v for name, v in stats.items()}
+        values |= _named("engine", stats)
         values |= _named("train", metrics) | finalize(padding)
         values |= {f"time/{name}": seconds for name, seconds in times.items()}
         values |= {"sys/compiles": float(self.parts.sampler.compiles()), "sys/rss": _rss()}
-        values |= {f"sgls/{name}": value for name, value in self.parts.simulator.metrics(reset=True).items()}
+        values |= _named("sgls", self.parts.simulator.metrics(reset=True))
         return values
 
     def _update(self, batches: list[Batch], score: Any, reference: Any) -> dict[str, float]:
@@ -402,6 +402,7 @@ class Trainer:
                     params, tasks, self.parts.sampler, self.parts.template, self.parts.simulator, c,
                     temperature=temperature, seed=c.eval.seed,
                 )  # fmt: skip
+                self.parts.simulator.metrics(reset=True)  # its counters speak of training steps
                 metrics = {key: mean for key, (mean, n) in found.items() if n}
                 row = {"name": name, "split": split, "temperature": temperature, "n": len(tasks), "metrics": metrics}
                 self.position.results.append(row)

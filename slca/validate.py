@@ -14,11 +14,7 @@ CHOICES = {
     "model.attention": ("xla", "blockwise", "splash", "cudnn"),
     "model.remat": ("none", "block", "dots"),
     "rollout.cache_dtype": ("float32", "bfloat16"),
-    "sgls.mode": ("safe", "paper"),
     "sgls.backend": ("scripted", "jax", "openai"),
-    "sgls.validate": ("required", "jsonschema"),
-    "sgls.cache": ("none", "group", "global"),
-    "sgls.state": ("none", "transcript", "kv"),
     "reward.combine": ("additive", "gated", "multiplicative"),
     "reward.matching": ("greedy", "hungarian"),
     "reward.value_eq": ("loose", "strict", "typed"),
@@ -57,8 +53,8 @@ POSITIVE = (
     "train.logprob_bytes", "eval.tasks", "checkpoint.keep", "sft.batch_rows", "sft.row_length",
 )  # fmt: skip
 NOT_NEGATIVE = ("train.steps", "sft.steps", "optim.warmup", "eval.every", "checkpoint.every", "checkpoint.sft_every", "loss.kl_coef", "optim.clip_norm",
-                "optim.weight_decay", "sft.weight_decay", "loss.dual_clip", "rollout.max_calls", "sgls.retries", "sgls.regenerations")  # fmt: skip
-SHARES = ("tasks.made_up", "sft.noise", "sft.warmup", "sgls.faults.rate")
+                "optim.weight_decay", "sft.weight_decay", "loss.dual_clip", "rollout.max_calls")  # fmt: skip
+SHARES = ("tasks.made_up", "sft.noise", "sft.warmup")
 
 
 class ConfigError(ValueError):
@@ -67,7 +63,8 @@ class ConfigError(ValueError):
 
 def validate(config: Any) -> None:
     """Raise ConfigError with every fault found (one line each); touches no device and no network."""
-    faults = [*_values(config), *_rollout(config), *_lengths(config), *_model(config), *_services(config), *_algorithm(config)]
+    checks = (_values, _rollout, _lengths, _model, _simulator, _services, _algorithm)
+    faults = [fault for check in checks for fault in check(config)]
     if faults:
         raise ConfigError("\n".join(faults))
 
@@ -170,6 +167,17 @@ def _services(c: Any) -> list[str]:
                 f"(or use --config.reward.{name}=rule, which needs none)"
             )
     return out
+
+
+def _simulator(c: Any) -> list[str]:
+    """What the simulator itself would refuse; its messages name the field."""
+    from slca.sgls.options import Options
+
+    try:
+        Options(**{name: value for name, value in c.sgls.to_dict().items() if name != "backend"})
+    except (TypeError, ValueError) as error:
+        return [str(error) if "sgls" in str(error) else f"sgls: {error}"]
+    return []
 
 
 def _algorithm(c: Any) -> list[str]:

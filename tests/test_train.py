@@ -1,0 +1,153 @@
+"""The main job end to end, in processes of its own: runs, resumes bit for bit after kill -9, says when it is finished."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from slca.checkpoint import load_params
+from slca.policy import transformer, weights
+from slca.policy.config import ModelConfig
+from slca.report import metrics
+
+SMALL = {
+    "model.width": 32, "model.layers": 2, "model.heads": 2, "model.kv_heads": 1, "model.head_dim": 16, "model.ff": 64,
+    "tasks.domains": "('weather',)", "sft.steps": 4, "sft.batch_rows": 2, "sft.row_length": 320, "train.steps": 4,
+    "train.micro_rows": 2, "rollout.prompts": 2, "rollout.group": 2, "rollout.max_turn_tokens": 24, "eval.tasks": 4,
+    "eval.splits": "('heldout_tasks',)", "checkpoint.every": 1, "checkpoint.sft_every": 2, "report.episodes_every": 2,
+}  # fmt: skip
+
+
+def command(workdir, config="configs/tiny.py", **overrides):
+    fields = {**SMALL, **overrides}
+    flags = [f"--config.{name}={value}" for name, value in fields.items()]
+    return [sys.executable, "-m", "slca.main", f"--config={config}", f"--workdir={workdir}", *flags]
+
+
+def environment():
+    """One CPU device, as a user has it."""
+    return {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+
+
+def main(workdir, **options):
+    return subprocess.run(command(workdir, **options), env=environment(), capture_output=True, text=True, timeout=300)
+
+
+def steady(workdir):
+    """The metrics of a run without clocks and memory."""
+    return [{k: v for k, v in row.items() if not k.startswith(("time/", "sys/"))} for row in metrics.read(workdir)]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("whole")
+    done = main(workdir)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return workdir, done
+
+
+def test_it_finishes_with_a_table_and_a_report(whole):
+    workdir, done = whole
+    assert "Success@0.9" in done.stdout and "after RL" in done.stdout
+    assert str(workdir / "report.html") in done.stdout.replace("\n", "")
+    assert (workdir / "report.html").stat().st_size > 10_000
+    names = [row["name"] for row in json.loads((workdir / "results.json").read_text())["rows"]]
+    assert names == ["untrained", "untrained", "after SFT", "after SFT", "after RL", "after RL"]
+
+
+def test_every_step_is_written_once(whole):
+    rows = metrics.read(whole[0])
+    assert [(row["phase"], row["step"]) for row in rows] == [("sft", s) for s in (1, 2, 3, 4)] + [("rl", s) for s in (1, 2, 3, 4)]
+
+
+def test_only_the_printed_programs_were_compiled(whole):
+    """Contract 15: at most the list printed at start, and no further one after the first steps."""
+    printed = re.search(r"sampler programs: (.*)", whole[1].stdout).group(1)
+    rl = [row["sys/compiles"] for row in metrics.read(whole[0]) if row["phase"] == "rl"]
+    assert max(rl) <= printed.count("[")
+
+
+def test_the_same_command_says_it_is_finished(whole):
+    before = steady(whole[0])
+    again = main(whole[0])
+    assert again.returncode == 0 and "is finished" in again.stdout
+    assert steady(whole[0]) == before
+
+
+def test_another_config_is_shown_as_a_diff_and_refused(whole):
+    refused = main(whole[0], **{"optim.lr": 0.5})
+    assert refused.returncode == 2
+    assert "optim.lr: 0.0005 -> 0.5" in refused.stderr and "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize("phase", ["sft", "rl"])
+def test_killed_and_continued_ends_with_the_same_numbers(whole, tmp_path, phase):
+    """Contract 14; R1-R5, R8: parameters, sampled tokens (through the metrics and episodes) and metrics are bit-equal."""
+    process = subprocess.Popen(command(tmp_path), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 240
+    while not any(row["phase"] == phase and row["step"] == 3 for row in metrics.read(tmp_path)):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = main(tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert steady(tmp_path) == steady(whole[0])
+    assert json.loads((tmp_path / "results.json").read_text()) == json.loads((whole[0] / "results.json").read_text())
+    jax.tree.map(np.testing.assert_array_equal, load_params(tmp_path), load_params(whole[0]))
+    stored = sorted(p.name for p in (whole[0] / "episodes").iterdir())
+    assert sorted(p.name for p in (tmp_path / "episodes").iterdir()) == stored
+    assert all((tmp_path / "episodes" / n).read_bytes() == (whole[0] / "episodes" / n).read_bytes() for n in stored)
+
+
+def test_sigterm_saves_and_exits_0(tmp_path):
+    process = subprocess.Popen(command(tmp_path, **{"train.steps": 10_000, "eval.tasks": 1}), env=environment(), stdout=subprocess.PIPE, text=True)  # fmt: skip
+    deadline = time.monotonic() + 240
+    while not any(row["phase"] == "rl" for row in metrics.read(tmp_path)):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0 and "the same command continues" in out
+
+
+def test_7b_takes_a_step_with_a_folder_of_its_architecture(tmp_path):
+    """The paper's recipe on a CPU: random Qwen2 weights from a Hugging Face folder, scripted simulator, rule-based summary grade."""
+    folder = tmp_path / "Qwen2.5-7B-Instruct"
+    model = ModelConfig(
+        family="qwen2", vocab=4096, width=256, layers=2, heads=8, kv_heads=4, head_dim=32, ff=512, max_length=4096, tied=False
+    )
+    weights.save(folder, model, transformer.init(model, jax.random.key(0)))
+    short = {
+        "model.source": folder, "chat.tokenizer": "tiny", "tasks.source": "synth", "sgls.backend": "scripted", "reward.summary": "rule",
+        "rollout.prompts": 1, "rollout.group": 2, "train.mini_batches": 1, "train.steps": 1, "train.micro_rows": 1,
+        "rollout.max_prompt_tokens": 320, "rollout.max_response_tokens": 128, "rollout.max_turn_tokens": 32,
+        "rollout.prompt_buckets": "(320,)", "rollout.suffix_buckets": "(64,)", "train.row_lengths": "(512,)", "eval.tasks": 2,
+        "mesh.tensor": 1, "rollout.slots": 2, "rollout.tool_threads": 2,
+    }  # fmt: skip
+    flags = [f"--config.{name}={value}" for name, value in short.items()]
+    done = subprocess.run(
+        [sys.executable, "-m", "slca.main", "--config=configs/7b.py", f"--workdir={tmp_path / 'run'}", *flags],
+        env=environment(), capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    row = metrics.read(tmp_path / "run")[-1]
+    assert row["phase"] == "rl" and row["train/step/taken"] == 1.0
+
+
+def test_7b_without_its_weights_says_what_is_missing_in_one_line(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "slca.main", "--config=configs/7b.py", f"--workdir={tmp_path}"],
+        env=environment(), capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    line = next(line for line in done.stderr.splitlines() if "model.source" in line)
+    assert "models/Qwen2.5-7B-Instruct" in line and "hf download" in line
+    assert "Traceback" not in done.stderr

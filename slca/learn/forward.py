@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
 from slca.learn.sharding import ROWS, partition_spec
 from slca.learn.update import Hidden, Unembed

@@ -35,11 +35,13 @@ def token_logprob(
     missing = count * size - (T - 1)
     states = jnp.pad(hidden[:, :-1], ((0, 0), (0, missing), (0, 0))).reshape(B, count, size, D).swapaxes(0, 1)
     targets = jnp.pad(tokens[:, 1:], ((0, 0), (0, missing))).reshape(B, count, size).swapaxes(0, 1)
-    matrix = unembed.astype(hidden.dtype)
+    matrix = unembed.astype(jnp.float32)  # so that its gradient adds up over the chunks in f32
 
     @jax.checkpoint
     def score(matrix: Array, states: Array, targets: Array) -> tuple[Array, Array]:
-        logits = jnp.einsum("bcd,dv->bcv", states, matrix, preferred_element_type=jnp.float32) / temperature
+        logits = (
+            jnp.einsum("bcd,dv->bcv", states, matrix.astype(states.dtype), preferred_element_type=jnp.float32) / temperature
+        )
         total = jax.nn.logsumexp(logits, axis=-1)
         chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
         shifted = logits - total[..., None]

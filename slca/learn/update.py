@@ -81,15 +81,30 @@ def make_sft_update(
 def make_score(hidden_fn: Hidden, unembed_fn: Unembed, config: Any, mesh: Mesh | None, temperature: float) -> Any:
     """(params, batch) -> (logprob, entropy), both [B, T]; the chunk is sized for the rows one device sees."""
 
+    # Axes of size 1 are left out: the compiler (jax 0.10.2) fails on a manual axis it has nothing to do for.
+    split = () if mesh is None else tuple(axis for axis in ROWS if mesh.shape[axis] > 1)
+
     def score(params: Any, batch: Batch) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
         hidden = _split(hidden_fn(params, batch.tokens, batch.positions, batch.episode), mesh, PartitionSpec(ROWS))
         matrix = unembed_fn(params)
-        if mesh is not None:  # gathered over fsdp once, not once a chunk
-            vocab = "tensor" if matrix.shape[1] % mesh.shape["tensor"] == 0 else None
-            matrix = _split(matrix, mesh, PartitionSpec(None, vocab))
         rows = -(-batch.tokens.shape[0] // row_shards(mesh))
         chunk = chunk_tokens(config.train.logprob_bytes, rows, matrix.shape[1])
-        return token_logprob(hidden, matrix, batch.tokens, temperature, chunk)
+        if mesh is None or not split:
+            return token_logprob(hidden, matrix, batch.tokens, temperature, chunk)
+        # Each device scores its own rows. Left to the compiler, the matrix is gathered, and its gradient reduced over all
+        # devices, once a chunk; so both happen once, outside the loop. The vocabulary stays split over `tensor`.
+        vocab = "tensor" if matrix.shape[1] % mesh.shape["tensor"] == 0 else None
+        matrix = _split(matrix, mesh, PartitionSpec(None, vocab))
+
+        def local(hidden: Array, matrix: Array, tokens: Array) -> tuple[Array, Array]:
+            wide = matrix.astype(jnp.float32)  # its gradient is reduced over the devices in f32
+            return token_logprob(hidden, lax.pcast(wide, split, to="varying"), tokens, temperature, chunk)
+
+        rows_of = PartitionSpec(split)
+        by_row = jax.shard_map(
+            local, mesh=mesh, in_specs=(rows_of, PartitionSpec(), rows_of), out_specs=rows_of, axis_names=set(split)
+        )
+        return by_row(hidden, matrix, batch.tokens)
 
     return score
 

@@ -78,6 +78,14 @@ def test_bf16_products_accumulate_in_f32(inputs):
     np.testing.assert_allclose(logprob, expected, atol=1e-4)
 
 
+def test_bf16_gradients_add_up_in_f32():
+    """300 chunks whose gradients of the matrix are equal: in bf16 the sum would stop growing at 256 of them."""
+    hidden, tokens = jnp.ones((1, 301, 2), jnp.bfloat16), jnp.zeros((1, 301), jnp.int32)
+    gradient = jax.grad(lambda w: jnp.sum(token_logprob(hidden, w, tokens, 1.0, 1)[0]))
+    assert float(gradient(jnp.zeros((2, 2), jnp.bfloat16))[0, 0]) == 150.0  # 300 * (1 - 1/2)
+    assert float(gradient(jnp.asarray([[-9.0, 9.0]] * 2, jnp.bfloat16))[0, 0]) == 300.0
+
+
 def test_rows_of_one_token_have_nothing_to_score():
     logprob, entropy = token_logprob(jnp.ones((2, 1, D)), jnp.ones((D, V)), jnp.zeros((2, 1), int), 1.0, 8)
     assert not logprob.any() and not entropy.any()

@@ -207,6 +207,22 @@ def test_bf16_parameters_keep_their_dtypes(config, toy, episodes, credit, adamw)
     assert jax.tree.map(lambda x: x.dtype, state) == dtypes and len(COMPILED) - compiled == 1
 
 
+def test_bf16_compute_on_a_mesh(config, toy, episodes, credit):
+    """The matrix' gradient is summed over devices in f32: rounding does not grow with their number (and XLA on CPU aborts on bf16)."""
+    toy.hidden = lambda p, tokens, *_: p["embed"][tokens].astype(jnp.bfloat16)
+    toy.unembed = lambda p: p["embed"].T.astype(jnp.bfloat16)
+    norms = []
+    for mesh in (None, (2, 2, 2)):
+        made, _, _ = meshed(config, mesh, toy)
+        state = init_state(toy.params(), optax.sgd(1.0), jax.random.key(0))
+        placement = None if made is None else state_shardings(state, toy.axes, made)
+        state = state if made is None else jax.device_put(state, placement)
+        update = make_update(toy.hidden, toy.unembed, optax.sgd(1.0), config, mesh=made, placement=placement)
+        (batch,) = pack(episodes, credit, config=config, data_size=row_shards(made))
+        norms.append(float(update(state, batch)[1]["grad_norm"][0]))
+    assert norms[0] == pytest.approx(norms[1], rel=1e-2)
+
+
 def test_micro_batches_are_one_scan(config, toy, episodes, credit, adamw):  # S8
     config.train.micro_rows = 1
     update = make_update(toy.lookup, toy.unembed, adamw, config)

@@ -215,7 +215,9 @@ def paper(c: ConfigDict) -> ConfigDict:
     """Every published behaviour at once (algorithm slca): positions for segments, judge failure = 0, additive HierR with one
     tag = one block, character truncation, stateless simulator, omission guard as released."""
     c.credit.algorithm = "slca"
-    c.credit.update(segmenter="position", presence="exclude", omission="route_summary", omission_test="tag", norm="zscore", ddof=1)
+    c.credit.update(
+        segmenter="position", presence="exclude", omission="route_summary", omission_test="tag", norm="zscore", ddof=1
+    )
     c.reward.update(combine="additive", matching="greedy", value_eq="loose", parallel="first_step", blocks="tag")
     c.reward.update(abstain="paper", judge_failure="zero")
     c.sgls.update(mode="paper", validate="required", cache="none", state="none", response_check=False)

@@ -16,6 +16,7 @@ from slca.chat import tokenizer as tokenizers
 from slca.chat.template import Template
 from slca.checkpoint import load_params
 from slca.credit.algorithms import Algorithm, algorithm
+from slca.learn.forward import policy_forward
 from slca.learn.sharding import make_mesh, shardings
 from slca.policy import transformer, weights
 from slca.policy.config import ModelConfig
@@ -51,9 +52,14 @@ def assemble(config: Any) -> Parts:
         thinking=config.chat.thinking,
         result_tokens=config.chat.tool_result_tokens,
     )
+    try:
+        template.check()
+    except ValueError as error:
+        raise ConfigError(f"chat.tokenizer={config.chat.tokenizer}: {error}") from error
     model = architecture(config, tokenizer)
     mesh = make_mesh(config.mesh) if jax.device_count() > 1 else None
     record = apply_record(config)
+    hidden, unembed = policy_forward(model, mesh)
     return Parts(
         tokenizer=tokenizer,
         template=template,
@@ -62,8 +68,8 @@ def assemble(config: Any) -> Parts:
         sampler=make_sampler(config, model, mesh),
         simulator=Simulator.from_config(config.sgls),
         algorithm=record,
-        hidden=hidden_function(model),
-        unembed=lambda params: transformer.unembed(params, model),
+        hidden=hidden,
+        unembed=unembed,
     )
 
 
@@ -75,12 +81,6 @@ def architecture(config: Any, tokenizer: Any) -> ModelConfig:
     if tokenizer.size > model.vocab:
         raise ConfigError(f"chat.tokenizer has {tokenizer.size} ids, model.source={config.model.source} knows {model.vocab}")
     return model
-
-
-def hidden_function(model: ModelConfig) -> Callable[..., Any]:
-    """(params, tokens, positions, episode) -> hidden states [B, T, D]."""
-    decoder = transformer.Transformer(model)
-    return lambda params, tokens, positions, episode: decoder.apply({"params": params}, tokens, positions, episode)
 
 
 def make_sampler(config: Any, model: ModelConfig, mesh: jax.sharding.Mesh | None, slots: int = 0) -> Sampler:

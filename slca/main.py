@@ -11,6 +11,7 @@ Exit codes: 0 finished, or stopped by SIGTERM with a resumable checkpoint; 2 the
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -38,6 +39,7 @@ def default_workdir(argv: list[str]) -> Path:
 
 
 def main(argv: list[str]) -> int:
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would say that PyTorch is missing, which is as it should be
     from slca.train import run
     from slca.validate import ConfigError
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from slca.learn.batch import pack_sft
 from slca.tasks.schema import public_specs
-from slca.types import Message, Task
+from slca.types import Batch, Message, Task
 
 
 def encode_demo(task: Task, template: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -36,6 +37,33 @@ def encode_demo(task: Task, template: Any) -> tuple[np.ndarray, np.ndarray]:
     tokens = np.concatenate([np.asarray(p, np.int32) for p in pieces])
     weight = np.concatenate([np.full(len(p), w, np.float32) for p, w in zip(pieces, trained)])
     return tokens, weight
+
+
+def demonstrations(tasks: Any, template: Any, config: Any, step: int, shards: int = 1) -> tuple[Batch, dict[str, float]]:
+    """The packed batch of SFT step `step`: demonstrations are drawn from the stream until its rows are full.
+
+    Returns the batch and counts: `tasks` used, `too_long` for a row and therefore left out. Raises ValueError when a
+    thousand in a row are too long.
+    """
+    c = config.sft
+    room = c.batch_rows * c.row_length * 0.97  # first-fit-decreasing leaves about 3 % of the rows empty
+    examples: list[tuple[np.ndarray, np.ndarray]] = []
+    too_long = 0
+    while room >= c.row_length / 2:
+        task = tasks.next(1)[0]
+        rng = np.random.default_rng([config.run.seed, step, len(examples) + too_long])
+        tokens, weight = encode_demo(corrupt(task, rng, c.noise), template)
+        if len(tokens) > c.row_length:
+            too_long += 1
+            if too_long >= 1000 * (len(examples) + 1):
+                raise ValueError(
+                    f"sft.row_length={c.row_length}: {too_long} demonstrations are longer, the last by {len(tokens)}"
+                )
+            continue
+        examples.append((tokens, weight))
+        room -= len(tokens)
+    batches = pack_sft(examples, config, data_size=shards)
+    return batches[0], {"tasks": float(len(examples)), "too_long": float(too_long)}
 
 
 def corrupt(task: Task, rng: np.random.Generator, noise: float) -> Task:

@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,28 +21,21 @@ import numpy as np
 
 from slca.assemble import assemble, initial_params
 from slca.checkpoint import Checkpoints, config_diff
-from slca.credit import diagnostics
 from slca.credit.algorithms import algorithm
-from slca.evals.indomain import evaluate, summarize
-from slca.learn.batch import Batch, pack, pack_sft, padding_share
+from slca.evals.indomain import evaluate
 from slca.learn.optim import optimizer, schedule
-from slca.learn.probe import make_logprob
-from slca.learn.sharding import put_batch, row_shards, state_shardings
-from slca.learn.terms import make_terms
-from slca.learn.update import init_state, make_sft_update, make_update
+from slca.learn.sharding import row_shards, state_shardings
+from slca.learn.update import init_state, make_sft_update
 from slca.policy import transformer
-from slca.report.behaviour import behaviour
+from slca.reinforce import Outcome, make_step, named, put
+from slca.report.console import print_table, step_line
 from slca.report.episodes import episode_file, save_episodes
-from slca.report.metrics import Writer, finalize, merge
+from slca.report.metrics import Writer, finalize
 from slca.report.page import write_report
 from slca.report.redact import redact_tree, secrets
-from slca.rewards.annotate import annotate
-from slca.rewards.annotate import metrics as reward_metrics
-from slca.rewards.judge import graders
-from slca.rollout.engine import rollout
-from slca.sft import corrupt, encode_demo
+from slca.sft import demonstrations
 from slca.tasks.datasets import evaluation_tasks, stream
-from slca.types import Episode, Rollouts, TrainState
+from slca.types import TrainState
 from slca.validate import ConfigError, validate
 
 log = logging.getLogger("slca")
@@ -136,9 +128,7 @@ class Trainer:
         self.parts = assemble(config)
         self.hidden = secrets(stored)
         self.position = Position()
-        self.state: TrainState | None = None
-        self.graders = graders(config)
-        self.update_rl: Any = None
+        self.state: Any = None  # a TrainState once the run has begun
         offset = self._restore()
         self.writer = Writer(
             workdir, offset=offset, tensorboard=config.report.tensorboard, wandb=config.report.wandb, config=stored
@@ -211,7 +201,9 @@ class Trainer:
 
     def _announce(self) -> None:
         sampler, model = self.parts.sampler, self.parts.model
-        count = sum(np.prod(x.shape) for x in jax.tree.leaves(jax.eval_shape(lambda: transformer.init(model, jax.random.key(0)))))
+        count = sum(
+            np.prod(x.shape) for x in jax.tree.leaves(jax.eval_shape(lambda: transformer.init(model, jax.random.key(0))))
+        )
         log.info(
             "%s · %s %.2f M parameters · %d device(s) %s · cache of %d slots %.0f MiB · sampler programs: %s",
             self.parts.algorithm.name, model.family, count / 1e6, jax.device_count(), jax.devices()[0].platform,
@@ -260,136 +252,78 @@ class Trainer:
     def _sft(self) -> None:
         c = self.config
         update = make_sft_update(
-            self.parts.hidden, self.parts.unembed, self._optimizer("sft"), c, mesh=self.parts.mesh, placement=self._placement("sft")
+            self.parts.hidden,
+            self.parts.unembed,
+            self._optimizer("sft"),
+            c,
+            mesh=self.parts.mesh,
+            placement=self._placement("sft"),
         )
         tasks = stream(c.tasks, "train", c.run.seed)
         if self.position.stream:
             tasks.restore(self.position.stream)
         while self.position.step < c.sft.steps and not self.stop.asked:
-            batch, examples, seconds = self._demonstrations(tasks, self.position.step)
             began = time.monotonic()
-            self.state, metrics = update(self.state, self._put(batch))
+            batch, counts = demonstrations(tasks, self.parts.template, c, self.position.step, row_shards(self.parts.mesh))
+            seconds, began = time.monotonic() - began, time.monotonic()
+            self.state, metrics = update(self.state, put(batch, self.parts.mesh))
             self.position.step += 1
             self.position.stream = tasks.state()
             values = finalize(jax.device_get(metrics))
-            values |= {"tasks": float(examples), "time/data": seconds, "time/update": time.monotonic() - began}
-            self.writer.write(self.position.step, _named("sft", values), phase="sft")
+            values |= counts | {"time/data": seconds, "time/update": time.monotonic() - began}
+            self.writer.write(self.position.step, named("sft", values), phase="sft")
             if self.position.step % 20 == 0 or self.position.step == 1:
                 log.info("sft %d/%d loss %.3f", self.position.step, c.sft.steps, values.get("loss", float("nan")))
             if c.checkpoint.sft_every and self.position.step % c.checkpoint.sft_every == 0 and self.position.step < c.sft.steps:
                 self._save()
 
-    def _demonstrations(self, tasks: Any, step: int) -> tuple[Batch, int, float]:
-        """One packed batch: demonstrations are drawn until its rows are full."""
-        began = time.monotonic()
-        c = self.config
-        room = c.sft.batch_rows * c.sft.row_length * 0.97
-        examples: list[tuple[np.ndarray, np.ndarray]] = []
-        while True:
-            task = tasks.next(1)[0]
-            rng = np.random.default_rng([c.run.seed, step, len(examples)])
-            tokens, weight = encode_demo(corrupt(task, rng, c.sft.noise), self.parts.template)
-            if len(tokens) > c.sft.row_length:
-                continue
-            examples.append((tokens, weight))
-            room -= len(tokens)
-            if room < c.sft.row_length / 2:
-                break
-        batches = pack_sft(examples, c, data_size=row_shards(self.parts.mesh))
-        return batches[0], len(examples), time.monotonic() - began
-
     # ---- reinforcement
 
     def _rl(self) -> None:
         c = self.config
-        optimizer_rl, placement = self._optimizer("rl"), self._placement("rl")
-        parts, mesh = self.parts, self.parts.mesh
-        terms = make_terms(parts.algorithm.terms)
-        self.update_rl = make_update(parts.hidden, parts.unembed, optimizer_rl, c, mesh=mesh, placement=placement, terms=terms)
-        score = make_logprob(parts.hidden, parts.unembed, c, mesh=mesh, params_at=placement and placement.params)
-        reference = self._reference()
+        step = make_step(c, self.parts, self._optimizer("rl"), self._placement("rl"), self._reference())
         tasks = stream(c.tasks, "train", c.run.seed + 1)
         if self.position.stream:
             tasks.restore(self.position.stream)
         while self.position.step < c.train.steps and not self.stop.asked:
-            step = self.position.step
-            values = self._rl_step(tasks.next(c.rollout.prompts), step, score, reference)
-            self.position.step, self.position.stream = step + 1, tasks.state()
-            self.writer.write(step + 1, values, phase="rl")
-            log.info(_line(step + 1, c.train.steps, values))
-            last = step + 1 == c.train.steps
-            if last or (c.eval.every and (step + 1) % c.eval.every == 0):
-                self._evaluate("after RL" if last else f"RL step {step + 1}", self.state.params)
-            if not last and c.checkpoint.every and (step + 1) % c.checkpoint.every == 0:
+            number = self.position.step
+            self.state, outcome = step(self.state, tasks.next(c.rollout.prompts), number)
+            done, last = number + 1, number + 1 == c.train.steps
+            self.position.step, self.position.stream = done, tasks.state()
+            if c.report.episodes_every and (last or number % c.report.episodes_every == 0):
+                self._store(outcome, number)
+            system = {"sys/compiles": float(self.parts.sampler.compiles()), "sys/rss": _rss()}
+            self.writer.write(done, outcome.values | system, phase="rl")
+            log.info(step_line(done, c.train.steps, outcome.values))
+            if last or (c.eval.every and done % c.eval.every == 0):
+                self._evaluate("after RL" if last else f"RL step {done}", self.state.params)
+            if not last and c.checkpoint.every and done % c.checkpoint.every == 0:
                 self._save()
-        if not c.train.steps:
-            return
-
-    def _rl_step(self, tasks: Sequence[Any], step: int, score: Any, reference: Any) -> dict[str, float]:
-        c, times = self.config, {}
-        began = time.monotonic()
-        stats: dict[str, float] = {}
-        episodes = rollout(
-            self.state.params, tasks, self.parts.sampler, self.parts.template, self.parts.simulator, c,
-            seed=c.run.seed, step=step, stats=stats,
-        )  # fmt: skip
-        times["rollout"] = time.monotonic() - began
-        began = time.monotonic()
-        rollouts = annotate(episodes, c, **self.graders)
-        credit = self.parts.algorithm.credit(rollouts)
-        times["reward"] = time.monotonic() - began
-        if c.report.episodes_every and (step % c.report.episodes_every == 0 or step + 1 == c.train.steps):
-            self._store(episodes, rollouts, credit, step)
-        began = time.monotonic()
-        batches = pack(episodes, credit, None, c, data_size=row_shards(self.parts.mesh))
-        padding = merge(*({"train/padding": padding_share(b, c.train.micro_rows * row_shards(self.parts.mesh))} for b in batches))
-        metrics = self._update([self._put(batch) for batch in batches], score, reference)
-        times["update"] = time.monotonic() - began
-        values = {f"rollout/{name}": value for name, value in describe(episodes, rollouts, credit, c, self.parts.algorithm.options).items()}
-        values |= _named("engine", stats)
-        values |= _named("train", metrics) | finalize(padding)
-        values |= {f"time/{name}": seconds for name, seconds in times.items()}
-        values |= {"sys/compiles": float(self.parts.sampler.compiles()), "sys/rss": _rss()}
-        values |= _named("sgls", self.parts.simulator.metrics(reset=True))
-        return values
-
-    def _update(self, batches: list[Batch], score: Any, reference: Any) -> dict[str, float]:
-        """`mu` sweeps over the mini-batches. Old log-probs are taken once, before the first optimiser step, where they are needed."""
-        c = self.config
-        if c.train.mu * len(batches) > 1:
-            batches = [batch._replace(old_logprob=score(self.state.params, batch)) for batch in batches]
-        if reference is not None:
-            batches = [batch._replace(ref_logprob=score(reference, batch)) for batch in batches]
-        found = []
-        for _ in range(c.train.mu):
-            for batch in batches:
-                self.state, metrics = self.update_rl(self.state, batch)
-                found.append(metrics)
-        return finalize(merge(*jax.device_get(found)))
 
     def _reference(self) -> Any:
         """The frozen policy of the KL term: the parameters RL started from."""
         if not self._reference_needed():
             return None
         with Checkpoints(self.workdir / "reference", keep=1) as reference:
-            return reference.restore(self._like("rl")).state.params
+            found = reference.restore(self._like("rl"))
+        if found is None:
+            raise ConfigError(f"{self.workdir}/reference is missing: the KL term needs the policy that RL started from")
+        return found.state.params
 
-    def _store(self, episodes: list[Episode], rollouts: Rollouts, credit: np.ndarray, step: int) -> None:
+    def _store(self, outcome: Outcome, step: int) -> None:
         """Episodes with the credit each method would have given them: the leak made visible in the viewer."""
-        credits = {self.parts.algorithm.name: credit}
+        credits = {self.parts.algorithm.name: outcome.credit}
         for name in SHOWN_ALGORITHMS:
-            credits.setdefault(name, algorithm(name, self.config.credit).credit(rollouts))
+            credits.setdefault(name, algorithm(name, self.config.credit).credit(outcome.rollouts))
         save_episodes(
-            episode_file(self.workdir, step), episodes, rollouts, credits, self.parts.tokenizer.decode, hidden=self.hidden, step=step
-        )
+            episode_file(self.workdir, step), outcome.episodes, outcome.rollouts, credits, self.parts.tokenizer.decode,
+            hidden=self.hidden, step=step,
+        )  # fmt: skip
 
     # ---- shared
 
     def _placement(self, phase: str) -> TrainState | None:
         return None if self.parts.mesh is None else jax.tree.map(lambda x: x.sharding, self._like(phase))
-
-    def _put(self, batch: Batch) -> Batch:
-        return batch if self.parts.mesh is None else put_batch(batch, self.parts.mesh)
 
     def _evaluate(self, name: str, params: Any) -> None:
         """Add a row a split and temperature to the results; the tasks and the draws are the same every time."""
@@ -410,45 +344,6 @@ class Trainer:
                     "%s · %s · T=%g: success@0.9 %.3f, summary %.3f (%d tasks, %.1f s)", name, split, temperature,
                     metrics.get("success@0.9", float("nan")), metrics.get("summary", float("nan")), len(tasks), time.monotonic() - began,
                 )  # fmt: skip
-
-
-def describe(episodes: list[Episode], rollouts: Rollouts, credit: np.ndarray, config: Any, options: Any) -> dict[str, float]:
-    """Numbers of a rollout batch: scores, rewards by channel, contamination diagnostics."""
-    scores = {name: mean for name, (mean, n) in summarize(episodes, config).items() if n}
-    pairs = merge(reward_metrics(rollouts), behaviour(episodes), diagnostics.diagnose(rollouts, credit, options))
-    return scores | finalize(pairs)
-
-
-def print_table(results: Sequence[Mapping[str, Any]]) -> None:
-    """The before/after table on standard output."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title="held-out results")
-    columns = {"Success@0.9": "success@0.9", "Name F1": "name", "ArgMatch": "argmatch", "Summary": "summary", "Tool turns": "tool_turns"}
-    for name in ("split", "decoding", "stage", *columns):
-        table.add_column(name, justify="left" if name in ("split", "decoding", "stage") else "right")
-    rows = [row for row in results if not row["name"].startswith("RL step")]
-    for row in sorted(rows, key=lambda row: (row["split"], row["temperature"])):
-        decoding = "greedy" if row["temperature"] == 0 else f"T = {row['temperature']:g}"
-        values = [row["metrics"].get(key) for key in columns.values()]
-        table.add_row(row["split"], decoding, row["name"], *("–" if v is None else f"{v:.3f}" for v in values))
-    Console().print(table)
-
-
-def _line(step: int, steps: int, values: Mapping[str, float]) -> str:
-    def show(name: str) -> str:
-        return f"{values[name]:.3f}" if name in values else "–"
-
-    return (
-        f"rl {step}/{steps} tool {show('rollout/reward/tool')} summary {show('rollout/reward/summary')} "
-        f"success@0.9 {show('rollout/success@0.9')} grad {show('train/grad_norm')} "
-        f"rollout {show('time/rollout')} s update {show('time/update')} s"
-    )
-
-
-def _named(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
-    return {name if name.startswith("time/") else f"{prefix}/{name}": value for name, value in values.items()}
 
 
 def _rss() -> float:

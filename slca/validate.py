@@ -99,9 +99,13 @@ def _rollout(c: Any) -> list[str]:
             "train with top_p=1.0 and top_k=0"
         )
     if not r.temperature > 0:
-        out.append(f"rollout.temperature={r.temperature}: training samples; use a temperature above 0 (greedy is for evaluation)")
+        out.append(
+            f"rollout.temperature={r.temperature}: training samples; use a temperature above 0 (greedy is for evaluation)"
+        )
     if r.prompts % c.train.mini_batches:
-        out.append(f"rollout.prompts={r.prompts} is not divisible by train.mini_batches={c.train.mini_batches}: groups never split")
+        out.append(
+            f"rollout.prompts={r.prompts} is not divisible by train.mini_batches={c.train.mini_batches}: groups never split"
+        )
     axes = {f"mesh.{name}": c.mesh[name] for name in ("data", "fsdp", "tensor")}
     if sum(v == -1 for v in axes.values()) > 1 or any(v < 1 and v != -1 for v in axes.values()):
         shown = ", ".join(f"{name}={size}" for name, size in axes.items())
@@ -119,7 +123,9 @@ def _lengths(c: Any) -> list[str]:
     if longest > max(c.train.row_lengths):
         out.append(f"train.row_lengths={tuple(c.train.row_lengths)}: the longest must hold an episode of {longest} tokens")
     if r.max_prompt_tokens > max(r.prompt_buckets):
-        out.append(f"rollout.prompt_buckets={tuple(r.prompt_buckets)}: the largest must hold {r.max_prompt_tokens} prompt tokens")
+        out.append(
+            f"rollout.prompt_buckets={tuple(r.prompt_buckets)}: the largest must hold {r.max_prompt_tokens} prompt tokens"
+        )
     if r.max_turn_tokens > r.max_response_tokens:
         out.append(
             f"rollout.max_turn_tokens={r.max_turn_tokens} is more than rollout.max_response_tokens={r.max_response_tokens}"

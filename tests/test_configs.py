@@ -40,7 +40,9 @@ def test_no_field_outside_the_default(name):
 
 def test_every_field_has_a_remark():
     lines = Path(default.__file__).read_text().split("return select")[0].splitlines()
-    bare = [line for line in lines if line.startswith("    ") and " = " in line and "ConfigDict()" not in line and "#" not in line]
+    bare = [
+        line for line in lines if line.startswith("    ") and " = " in line and "ConfigDict()" not in line and "#" not in line
+    ]
     assert bare == []
 
 

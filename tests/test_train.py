@@ -64,7 +64,9 @@ def test_it_finishes_with_a_table_and_a_report(whole):
 
 def test_every_step_is_written_once(whole):
     rows = metrics.read(whole[0])
-    assert [(row["phase"], row["step"]) for row in rows] == [("sft", s) for s in (1, 2, 3, 4)] + [("rl", s) for s in (1, 2, 3, 4)]
+    assert [(row["phase"], row["step"]) for row in rows] == [("sft", s) for s in (1, 2, 3, 4)] + [
+        ("rl", s) for s in (1, 2, 3, 4)
+    ]
 
 
 def test_only_the_printed_programs_were_compiled(whole):

@@ -8,6 +8,7 @@ import zlib
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from slca.policy import transformer
@@ -30,12 +31,15 @@ def params(family: str) -> Any:
     """Random parameters, biases and norms included: neutral ones would hide a norm or bias that is not applied."""
     config = FAMILIES[family]
 
-    def stir(path: Any, value: jax.Array) -> jax.Array:
+    def leaf(path: Any, shape: tuple[int, ...]) -> jax.Array:
         name = path[-1].key
-        noise = jax.random.normal(jax.random.key(zlib.crc32(name.encode())), value.shape)
-        return value + 0.3 * noise if name.endswith(("norm", "bias")) else value
+        noise = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape).astype(np.float32)
+        if name.endswith("norm"):
+            return jnp.asarray(0.3 * noise + (0.0 if config.gemma else 1.0))
+        return jnp.asarray(noise * (0.3 if name.endswith("bias") else 0.18))
 
-    return jax.jit(lambda: jax.tree_util.tree_map_with_path(stir, transformer.init(config, jax.random.key(0))))()
+    shapes = transformer.param_shapes(config)
+    return jax.tree_util.tree_map_with_path(leaf, shapes, is_leaf=lambda x: isinstance(x, tuple))
 
 
 @functools.partial(jax.jit, static_argnames="config")

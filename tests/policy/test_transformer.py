@@ -178,6 +178,16 @@ def test_params_match_their_shapes_and_axes(family):
     )
 
 
+def test_init_keeps_the_scale_of_activations():
+    """N(0, 1/fan_in), outputs into the residual stream smaller by sqrt(2 L); norms and biases neutral."""
+    p = transformer.init(FAMILIES["qwen2"], jax.random.key(0))
+    for name, fan_in in (("q", 32), ("gate", 32), ("o", 32 * 4), ("down", 48 * 4)):
+        assert float(p["blocks"][name].std()) == pytest.approx(fan_in**-0.5, rel=0.05)
+    assert (p["blocks"]["q_bias"] == 0).all() and (p["final_norm"] == 1).all()
+    assert not np.array_equal(p["blocks"]["gate"], p["blocks"]["up"])
+    assert (transformer.init(FAMILIES["gemma3"], jax.random.key(0))["blocks"]["mlp_post_norm"] == 0).all()
+
+
 def test_sharded_params_give_the_same_logits(config):
     config.mesh.update(data=2, fsdp=2, tensor=2)
     mesh = make_mesh(config.mesh)

@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from slca.credit import focus
-from slca.credit.credit import (
-    Options,
+from slca.credit.credit import Options
+from slca.credit.estimators import (
     aligned,
     blended,
     discounted,

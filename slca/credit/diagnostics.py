@@ -12,7 +12,8 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Float
 
-from slca.credit.credit import DEFAULTS, Options, channel, outcome, routed
+from slca.credit.credit import DEFAULTS, Options, channel
+from slca.credit.estimators import outcome, routed
 from slca.types import ABSENT, SUMMARY, TOOL, Rollouts
 
 Pair = tuple[float, float]

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from slca.credit.credit import DEFAULTS, Credit, Options, outcome
+from slca.credit.credit import DEFAULTS, Credit, Options
+from slca.credit.estimators import outcome
 from slca.credit.focus import Focus
 from slca.types import Rollouts
 

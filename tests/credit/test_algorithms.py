@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 
 from slca.credit.algorithms import ALGORITHMS, GRPO, algorithm, check
-from slca.credit.credit import Options, aligned, outcome, rarity, rescaled, routed, scaled, table, total
+from slca.credit.credit import Options
+from slca.credit.estimators import (
+    aligned,
+    outcome,
+    rarity,
+    rescaled,
+    routed,
+    scaled,
+    table,
+    total,
+)
 from slca.rewards.annotate import CHANNELS, LABELS
 from slca.types import ABSENT, SUMMARY, TOOL
 from tests.credit.rollouts import anything, made, pairs

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from slca.credit.credit import (
-    Options,
+from slca.credit.credit import Options, compare
+from slca.credit.estimators import (
     aligned,
     blended,
-    compare,
     discounted,
     labelled,
     outcome,
@@ -18,7 +17,7 @@ from slca.credit.credit import (
     table,
     total,
     whitened,
-)  # fmt: skip
+)
 from slca.types import ABSENT, SUMMARY, TOOL
 from tests.credit.rollouts import made, pairs
 

@@ -76,7 +76,7 @@ def make_step(config: Any, parts: Parts, optimizer: Any, placement: TrainState |
         rollouts = annotate(episodes, config, **judges)
         credit = parts.algorithm.credit(rollouts)
         clock.append(time.monotonic())
-        batches = pack(episodes, credit, None, config, data_size=shards)
+        batches = pack(episodes, credit, None, config, data_size=shards, groups=parts.algorithm.whole_groups)
         padding = merge(*({"padding": padding_share(batch, config.train.micro_rows * shards)} for batch in batches))
         state, metrics = learn(state, [put(batch, parts.mesh) for batch in batches])
         clock.append(time.monotonic())

@@ -245,6 +245,7 @@ class Batch(NamedTuple):
     kind: TOOL/SUMMARY of that segment, ABSENT elsewhere. loss_weight has the aggregation mode and the *global* divisor
     folded in, so the loss is sum(loss_weight * token_loss) whatever the micro-batch split (contract 8).
     Missing log-probs are NaN, not 0; only positions with loss_weight > 0 are ever read.
+    group: 1 + the episode's group, 0 = padding; None unless packed with whole groups (REBEL regresses over them).
     """
 
     tokens: Int[Array, "B T"]
@@ -257,6 +258,7 @@ class Batch(NamedTuple):
     old_logprob: Float[Array, "B T"]
     ref_logprob: Float[Array, "B T"]
     sampler_logprob: Float[Array, "B T"]
+    group: Int[Array, "B T"] | None = None
 
 
 class TrainState(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -197,4 +196,17 @@ def _algorithm(c: Any) -> list[str]:
         make_terms(record.terms)
     except (KeyError, ValueError) as error:
         return [f"credit.algorithm={c.credit.algorithm!r}: {error.args[0] if error.args else error}"]
-    return []
+    return _whole_groups(c) if record.whole_groups else []
+
+
+def _whole_groups(c: Any) -> list[str]:
+    """A group of the longest episodes must fit one micro-batch: the loss compares its members with each other."""
+    rows, longest = c.train.micro_rows, c.rollout.max_prompt_tokens + c.rollout.max_response_tokens
+    a_row = max(c.train.row_lengths) // longest if c.train.pack else 1
+    if rows * a_row >= c.rollout.group:
+        return []
+    return [
+        f"train.micro_rows={rows}: credit.algorithm={c.credit.algorithm!r} needs a whole group in one micro-batch, and {rows} rows of "
+        f"{max(c.train.row_lengths)} tokens hold {rows * a_row} episodes of {longest} tokens, not rollout.group={c.rollout.group}; "
+        "raise train.micro_rows or train.row_lengths, or lower rollout.group"
+    ]

@@ -35,7 +35,7 @@ def test_default_is_valid(config):
         ("credit.algorithm", "mix@much"),
         ("credit.algorithm", "slca+gspo"),
         ("credit.algorithm", "gear"),
-        ("credit.algorithm", "rebel"),
+        ("credit.algorithm", "slca+rebel"),
         ("reward.efficiency", "speed"),
         ("credit.presence", "sometimes"),
         ("reward.combine", "sum"),
@@ -51,6 +51,11 @@ def test_default_is_valid(config):
 def test_each_fault_names_its_field(path, value):
     message = refused(**{path.replace(".", "__"): value})
     assert path in message
+
+
+def test_rebel_needs_room_for_a_group():
+    message = refused(credit__algorithm="rebel", train__micro_rows=4)
+    assert "train.micro_rows=4" in message and "rollout.group=8" in message and "whole group" in message
 
 
 def test_batch_that_does_not_divide():

@@ -30,10 +30,10 @@ from slca.credit.estimators import (
     unsolved,
     whitened,
 )
-from slca.credit.record import GRPO, Algorithm, check, check_ratio, join
+from slca.credit.record import GRPO, Algorithm, check, check_lock, join
 from slca.types import SUMMARY, TOOL
 
-__all__ = ["ALGORITHMS", "Algorithm", "algorithm", "check", "check_ratio", "join"]
+__all__ = ["ALGORITHMS", "Algorithm", "algorithm", "check", "check_lock", "join"]
 
 SLCA = total(routed("tool", TOOL), routed("summary", SUMMARY))
 SLCA_FLOOR = total(routed("tool", TOOL, presence="floor"), routed("summary", SUMMARY, presence="floor"))
@@ -121,8 +121,10 @@ def _rebel(eta: float) -> Algorithm:
     return Algorithm(
         f"rebel@{eta:g}",
         "REBEL (2404.16767): regress log-ratio gaps on reward gaps, (d - d' - x (r - r'))^2, over whole groups: twice the "
-        "group variance of d - x r (exact). Published: x = 1 on-policy. Replaces the surrogate; centred credit is reported.",
+        "group variance of d - x r (exact). Published: x = 1 on-policy. Replaces the surrogate; each rollout has one vote, so groups "
+        "weigh by their scored rollouts (published: pairs, all alike).",
         outcome("total", norm="center"),
+        loss={"policy": "terms", "aggregation": "seq_mean_token_sum", "denominator": "learnable"},
         terms={"rebel": {"eta": eta}},
         whole_groups=True,
         at=_rebel,

@@ -67,16 +67,18 @@ def join(base: Algorithm, other: Algorithm) -> Algorithm:
         loss={**base.loss, **other.loss}, terms={**base.terms, **other.terms}, at=None,
         whole_groups=base.whole_groups or other.whole_groups,
     )  # fmt: skip
-    check_ratio(joined, str(joined.loss.get("ratio", "token")))
+    check_lock(joined, str(joined.loss.get("ratio", "token")))
     return joined
 
 
-def check_ratio(record: Algorithm, ratio: str) -> None:
-    """Raises ValueError for a sequence-level ratio under segment-locked credit.
+def check_lock(record: Algorithm, ratio: str) -> None:
+    """Raises ValueError for a sequence-level ratio, or a regression of whole rollouts, under segment-locked credit.
 
     The gradient of a sequence ratio spreads every token's advantage over the whole rollout, so summary rewards would reach
-    tool tokens again (0.04 on a 4 x 8 example).
+    tool tokens again (0.04 on a 4 x 8 example). REBEL's residual is one number a rollout: the same leak.
     """
+    if record.locked and record.whole_groups:
+        raise ValueError(f"{record.name}: rebel regresses whole rollouts on one reward each, which breaks the segment lock")
     if record.locked and ratio == "sequence":
         raise ValueError(
             f"{record.name}: loss.ratio=sequence breaks the segment lock (its gradient spreads each advantage over the whole "
@@ -94,4 +96,4 @@ def check(
     missing = sorted(set(record.needs) - {*channels, *labels, *aux})
     if missing:
         raise ValueError(f"credit.algorithm={record.name!r} needs {', '.join(missing)}, which nothing in this run provides")
-    check_ratio(record, str(record.loss.get("ratio", ratio)))
+    check_lock(record, str(record.loss.get("ratio", ratio)))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from slca.credit.segments import segments
-from slca.learn.rows import Layout, bucket, fill, layout, padded, ranks, shortest
+from slca.learn.rows import Layout, bucket, fill, layout, padded, ranks, shortest, whole_groups
 from slca.types import ABSENT, POLICY, Batch, Episode, Segment
 
 Gather = Callable[[np.ndarray], np.ndarray]  # this process's [K] -> all processes' [processes, K]
@@ -44,6 +44,7 @@ def pack(
     *,
     data_size: int = 1,
     gather: Gather = alone,
+    groups: bool = False,
 ) -> list[Batch]:
     """Pack a step's episodes into `config.train.mini_batches` batches.
 
@@ -51,6 +52,8 @@ def pack(
     focus: per episode [>= T] factors >= 0, None = 1. config: the whole config (credit, loss, train and rollout are read).
     data_size: data-parallel devices of this process; a micro-batch has `train.micro_rows` rows on each.
     gather: all-gather of a small vector, so that divisors and shapes agree between processes.
+    groups: keep every group inside one micro-batch and fill `Batch.group` (records with `whole_groups`); group numbers must then
+    differ between processes.
 
     Returns host batches [B, T]: T the shortest of `train.row_lengths` that holds the longest trained episode, B a power of
     two of micro-batches. Episodes without a trained token (unscored, dead, or of a group without spread under
@@ -68,7 +71,7 @@ def pack(
         for n, episode in enumerate(episodes)
     ]
     return [
-        _mini_batch([episodes[n] for n in members], [trained[n] for n in members], config, data_size, gather)
+        _mini_batch([episodes[n] for n in members], [trained[n] for n in members], config, data_size, gather, groups)
         for members in mini_batches([episode.group for episode in episodes], config.train.mini_batches)
     ]
 
@@ -156,12 +159,13 @@ def loss_weights(trained: Sequence[Trained], loss: Any, limit: int, gather: Gath
 
 
 def _mini_batch(
-    episodes: Sequence[Episode], trained: Sequence[Trained | None], config: Any, data_size: int, gather: Gather
+    episodes: Sequence[Episode], trained: Sequence[Trained | None], config: Any, data_size: int, gather: Gather, groups: bool
 ) -> Batch:
     kept = [(episode, t) for episode, t in zip(episodes, trained, strict=True) if t is not None]
     weights = loss_weights([t for _, t in kept], config.loss, config.rollout.max_response_tokens, gather)
-    place = _layout([len(episode.tokens) for episode, _ in kept], config.train, data_size, gather)
-    return _batch(
+    group = [episode.group for episode, _ in kept] if groups else None
+    place = _layout([len(episode.tokens) for episode, _ in kept], group, config.train, data_size, gather)
+    batch = _batch(
         place,
         tokens=[episode.tokens for episode, _ in kept],
         segment=[t.segment for _, t in kept],
@@ -170,13 +174,19 @@ def _mini_batch(
         advantage=[t.advantage for _, t in kept],
         sampler_logprob=[np.where(t.learnable, episode.logprob, np.nan) for episode, t in kept],
     )
+    if group is None:
+        return batch
+    return batch._replace(group=fill(place, [np.full(n, g + 1) for n, g in zip(place.length, group, strict=True)], 0, np.int32))
 
 
-def _layout(lengths: Sequence[int], train: Any, data_size: int, gather: Gather) -> Layout:
-    """Rows of one mini-batch; every process takes the shape of the one with the most."""
-    longest = int(gather(np.asarray([max(lengths, default=0)])).max())
-    place = layout(lengths, shortest(train.row_lengths, longest), packed=train.pack)
+def _layout(lengths: Sequence[int], group: Sequence[int] | None, train: Any, data_size: int, gather: Gather) -> Layout:
+    """Rows of one mini-batch; every process takes the shape of the one with the most. group: kept together, None = need not."""
+    row_length = shortest(train.row_lengths, int(gather(np.asarray([max(lengths, default=0)])).max()))
     unit = train.micro_rows * data_size
+    if group is None:
+        place = layout(lengths, row_length, packed=train.pack)
+    else:
+        place = whole_groups(lengths, group, row_length, unit, packed=train.pack)
     return padded(place, bucket(int(gather(np.asarray([place.rows])).max()), unit), unit)
 
 

@@ -109,7 +109,10 @@ def surrogate(
 
     `clip`: PPO's min(r A, clip(r) A), clip-higher as in DAPO (2503.14476), and for A < 0 the dual clip -c A (1912.09729).
     `cispo` (2506.13585, eq. 4): -sg[min(r, 1 + clip_high)] A log pi; every token keeps a gradient.
+    `terms`: 0, the record's loss terms stand alone (REBEL).
     """
+    if loss.policy == "terms":
+        return jnp.zeros_like(logprob), jnp.zeros_like(logprob, bool), jnp.zeros_like(logprob, bool)
     ratio = jnp.exp(jnp.clip(log_ratios, -MAX_LOG_RATIO, MAX_LOG_RATIO))
     low, high = 1.0 - loss.clip_low, 1.0 + loss.clip_high
     if loss.policy == "cispo":

@@ -70,6 +70,45 @@ def layout(lengths: Sequence[int], row_length: int, *, packed: bool = True) -> L
     return Layout(row, np.zeros_like(length), length, int(kept.sum()), row_length)
 
 
+def whole_groups(lengths: Sequence[int], group: Sequence[int], row_length: int, unit: int, *, packed: bool = True) -> Layout:
+    """As `layout`, with every group inside one micro-batch of `unit` rows: groups in order, first fit, longest first inside.
+
+    Raises ValueError for a group that no micro-batch can hold.
+    """
+    length, groups = np.asarray(lengths, np.int64), np.asarray(group)
+    row, start = np.full(length.size, -1), np.zeros(length.size, np.int64)
+    rooms: list[np.ndarray] = []  # of each micro-batch, what is left of its rows
+    for g in dict.fromkeys(groups[length > 0].tolist()):
+        members = np.flatnonzero((groups == g) & (length > 0))
+        members = members[np.argsort(-length[members], kind="stable")]
+        places = (_fit(length[members], room, row_length, packed) for room in [*rooms, np.full(unit, row_length)])
+        micro, found = next(((m, found) for m, found in enumerate(places) if found), (-1, None))
+        if found is None:
+            raise ValueError(
+                f"group {g}: its {len(members)} episodes ({int(length[members].sum())} tokens) do not fit one micro-batch of {unit} "
+                f"rows of {row_length} tokens, and this method needs whole groups; raise train.micro_rows or train.row_lengths"
+            )
+        rows, starts, left = found
+        rooms[micro : micro + 1] = [left]
+        row[members], start[members] = micro * unit + rows, starts
+    return Layout(row, start, length, len(rooms) * unit, row_length)
+
+
+def _fit(
+    lengths: np.ndarray, room: np.ndarray, row_length: int, packed: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Rows and starts of these lengths in rows with `room` left, and the room after; None when they do not fit."""
+    room, rows, starts = room.copy(), [], []
+    for length in lengths:
+        fits = room >= length if packed else room == row_length
+        if not fits.any():
+            return None
+        rows.append(int(np.argmax(fits)))
+        starts.append(row_length - int(room[rows[-1]]))
+        room[rows[-1]] = room[rows[-1]] - length if packed else 0
+    return np.asarray(rows), np.asarray(starts), room
+
+
 def padded(place: Layout, rows: int, unit: int) -> Layout:
     """The same episodes in `rows` rows, dealt to the micro-batches (see the top of the file)."""
     if rows % unit or rows < place.rows:

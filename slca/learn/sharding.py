@@ -125,6 +125,6 @@ def state_shardings(state: TrainState, axes: Any, mesh: Mesh) -> TrainState:
 def put_batch(batch: Batch, mesh: Mesh) -> Batch:
     """This process's rows of a host batch -> global device arrays split by rows (every process calls it)."""
     place = by_rows(mesh)
-    return Batch(
-        *(x if isinstance(x, jax.Array) else jax.make_array_from_process_local_data(place, np.asarray(x)) for x in batch)
+    return jax.tree.map(
+        lambda x: x if isinstance(x, jax.Array) else jax.make_array_from_process_local_data(place, np.asarray(x)), batch
     )

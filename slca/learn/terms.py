@@ -4,7 +4,7 @@
     make_update(..., terms=terms)
 
 Each is (logprob, batch) -> (loss, metrics), a sum over `batch.loss_weight` like the policy loss, so that the aggregation mode and
-micro-batches mean the same for both. All are silent on-policy: they need several updates a rollout batch.
+micro-batches mean the same for both. LLDS and SAPO are silent on-policy: they need several updates a rollout batch.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
@@ -50,17 +51,48 @@ def search_sapo(weight: float, threshold: float) -> Term:
     return term
 
 
-TERMS: dict[str, Callable[..., Term]] = {"llds": llds, "search_sapo": search_sapo}
+def rebel(eta: float) -> Term:
+    """REBEL (2404.16767): mean over pairs of a group of ((d - d') - eta (r - r'))^2, d = log pi - log pi_old of the whole rollout.
+
+    With e = d - eta r that mean is 2 Var(e) = 2 / (n - 1) sum (e - mean e)^2, so no pair is ever formed. r - mean r is the rollout's
+    credit (token mean of its advantages: the record's credit is centred). The group means are weighted by their rollouts: each rollout
+    has weight 1 / N with `loss.aggregation=seq_mean_token_sum`, which the record sets. A lone rollout has no pair and costs 0.
+    On-policy d is 0 with a gradient: the first step is centred REINFORCE.
+    """
+
+    def term(logprob: Float[Array, "B T"], batch: Batch) -> tuple[Float[Array, ""], Metrics]:
+        if batch.group is None:
+            raise ValueError("rebel needs Batch.group: pack with groups=True")
+        mask = batch.loss_weight > 0
+        old = jnp.where(jnp.isnan(batch.old_logprob), lax.stop_gradient(logprob), batch.old_logprob)
+        rollout, one = span_ids(batch, "sequence"), mask.astype(jnp.float32)
+        tokens = jnp.maximum(span_sum(one, rollout), 1.0)
+        d = span_sum(masked(mask, logprob) - masked(mask, old), rollout)
+        residual = d - eta * span_sum(masked(mask, batch.advantage), rollout) / tokens
+        _, group = jnp.unique(batch.group, return_inverse=True, size=batch.group.size)
+        share = masked(mask, 1.0 / tokens)  # a rollout's tokens share its one vote
+
+        def over_group(values: Float[Array, "B T"]) -> Float[Array, "B T"]:
+            return jax.ops.segment_sum((share * values).ravel(), group.ravel(), group.size)[group.reshape(values.shape)]
+
+        n = over_group(one)
+        centred = residual - over_group(residual) / jnp.maximum(n, 1.0)
+        value = masked(mask & (n > 1.5), 2.0 * jnp.square(centred) * n / jnp.maximum(n - 1.0, 1.0))
+        found = {"term/rebel": value, "term/rebel_drift": jnp.abs(d)}
+        metrics = {name: (lax.stop_gradient(jnp.sum(share * values)), jnp.sum(share)) for name, values in found.items()}
+        return jnp.sum(share * masked(mask, batch.loss_weight) * value), metrics
+
+    return term
+
+
+TERMS: dict[str, Callable[..., Term]] = {"llds": llds, "search_sapo": search_sapo, "rebel": rebel}
 
 
 def make_terms(named: Mapping[str, Mapping[str, float]]) -> tuple[Term, ...]:
-    """The terms of a record. Raises ValueError for one that cannot be built here, with the reason."""
+    """The terms of a record. Raises ValueError for an unknown one, naming those there are."""
     unknown = sorted(set(named) - set(TERMS))
     if unknown:
-        raise ValueError(
-            f"loss term {', '.join(unknown)}: not available in a packed update (rebel regresses over whole groups, and a packed batch "
-            f"does not know its groups); there are {', '.join(TERMS)}"
-        )
+        raise ValueError(f"unknown loss term {', '.join(unknown)}; there are {', '.join(TERMS)}")
     return tuple(TERMS[name](**constants) for name, constants in named.items())
 
 

@@ -118,7 +118,7 @@ def micro_batches(batch: Batch, rows: int, mesh: Mesh | None = None) -> Batch:
     def cut(x: Array) -> Array:
         return _split(x.reshape(rows, B // rows, T).swapaxes(0, 1), mesh, PartitionSpec(None, ROWS))
 
-    return Batch(*map(cut, batch))
+    return jax.tree.map(cut, batch)
 
 
 def accumulate(

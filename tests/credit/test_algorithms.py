@@ -137,7 +137,7 @@ def test_parameters_and_joins():
     joined = algorithm("slca+llds+self_conditioned")
     assert joined.rule is ALGORITHMS["slca"].rule and joined.terms == {"llds": {"weight": 0.2}}
     assert {"tool", "summary", "teacher_kl"} <= set(joined.needs) and "total" not in joined.needs
-    assert joined.locked and algorithm("slca+rebel").whole_groups
+    assert joined.locked and algorithm("grpo+rebel").whole_groups
     assert not algorithm("mix@0.5").locked and algorithm("mix@0").locked
 
 
@@ -153,6 +153,7 @@ def test_parameters_and_joins():
         ("slca+gspo", "breaks the segment lock"),
         ("slca_floor+espo", "breaks the segment lock"),
         ("rltr+gspo", "breaks the segment lock"),
+        ("slca+rebel", "rebel regresses whole rollouts"),
         ("gspo+dapo", "both set aggregation, clip_high, clip_low"),
         ("gear+oar_g", "both bring a focus"),
         ("slca+", "unknown algorithm ''"),

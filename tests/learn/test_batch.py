@@ -64,7 +64,7 @@ def test_shapes_come_from_the_buckets(episodes, credit, config):
     config.train.pack = False
     (alone,) = pack(episodes, credit, config=config)
     assert alone.tokens.shape == (8, 40)
-    assert all(x.dtype == (np.int32 if n < 5 else np.float32) for n, x in enumerate(batch))
+    assert all(x.dtype == (np.int32 if n < 5 else np.float32) for n, x in enumerate(batch[:10]))
 
 
 def test_focus_scales_and_never_flips(episodes, credit, config):
@@ -174,9 +174,31 @@ def test_dropping_dead_groups_equals_leaving_them_out(episodes, credit, config):
     config.credit.dead_groups = "drop"
     (dropped,) = pack(episodes, credit, config=config)
     (alone,) = pack(episodes[4:], credit[4:], config=config)
-    for a, b in zip(dropped, alone, strict=True):
+    for a, b in zip(dropped[:10], alone[:10], strict=True):
         np.testing.assert_array_equal(a, b)
     assert len(by_episode(kept)) == 7 and len(by_episode(dropped)) == 3
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_whole_groups_share_a_micro_batch(config, packed):
+    config.train.update(pack=packed, micro_rows=4)
+    rows = [episode(3, [(int(n), 0)], group=g, sample=k) for g, sizes in ((9, (30, 5, 5, 8)), (2, (20, 20, 7)), (5, (33, 33)))
+            for k, n in enumerate(sizes)]  # fmt: skip
+    (batch,) = pack(rows, np.ones((len(rows), 1)), config=config, groups=True)
+    seen = {}
+    count = len(batch.tokens) // 4
+    for n, e in enumerate(rows):
+        row, mask = find(batch, e.tokens)
+        seen.setdefault(e.group, set()).add(row % count)  # micro-batch m holds the rows m, m + count, ...
+        assert set(batch.group[row][mask].tolist()) == {e.group + 1}, n
+    assert all(len(micro) == 1 for micro in seen.values()) and set(batch.group[batch.episode == 0].tolist()) <= {0}
+    assert pack(rows, np.ones((len(rows), 1)), config=config)[0].group is None
+
+
+def test_a_group_that_fits_no_micro_batch_is_refused(episodes, credit, config):
+    config.train.update(micro_rows=1)
+    with pytest.raises(ValueError, match=r"group 0: its 4 episodes \(82 tokens\) do not fit one micro-batch of 1 rows of 40"):
+        pack(episodes, credit, config=config, groups=True)
 
 
 def test_stop_token_is_trained_and_environment_is_not():  # contract 4, M1

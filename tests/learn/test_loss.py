@@ -217,7 +217,7 @@ def test_metrics_of_parts_add_up(loss):  # M9
     weight = rng.random((4, 5)) * (rng.random((4, 5)) < 0.7)
     whole = batch_of(advantage, old=np.zeros((4, 5)), weight=weight)
     value, _, metrics = run(delta, whole, loss)
-    parts = [run(delta[r], Batch(*(x[r : r + 1] for x in whole)), loss) for r in range(4)]
+    parts = [run(delta[r], jax.tree.map(lambda x, r=r: x[r : r + 1], whole), loss) for r in range(4)]
     assert value == pytest.approx(sum(p[0] for p in parts), rel=1e-5)
     for name, pair in metrics.items():
         assert pair == pytest.approx(tuple(np.sum([p[2][name] for p in parts], 0)), rel=1e-5)

@@ -1,4 +1,4 @@
-"""LLDS and SAPO terms against the hand cases of algorithms-related 4.7 and 4.9, and law 8: silent on-policy."""
+"""LLDS, SAPO and REBEL terms against the hand cases of algorithms-related 4.7, 4.9 and 4.12, and law 8."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import pytest
 
 from slca.credit.algorithms import ALGORITHMS, algorithm
 from slca.learn.loss import policy_loss
-from slca.learn.terms import llds, make_terms, search_sapo
+from slca.learn.terms import llds, make_terms, rebel, search_sapo
 from slca.types import TOOL, Batch
 
 
@@ -79,10 +79,50 @@ def test_nothing_is_read_where_nothing_is_trained():
         assert float(found) == pytest.approx(0.1) and np.isfinite(gradient).all() and gradient[0, 1] == 0
 
 
-def test_every_term_of_the_table_is_built_or_refused_with_a_reason():
+def test_every_term_of_the_table_is_built_and_others_are_named():
     for record in ALGORITHMS.values():
-        if "rebel" in record.terms:
-            with pytest.raises(ValueError, match="rebel regresses over whole groups"):
-                make_terms(record.terms)
-        else:
-            assert len(make_terms(record.terms)) == len(record.terms)
+        assert len(make_terms(record.terms)) == len(record.terms)
+    with pytest.raises(ValueError, match="unknown loss term lld; there are llds, search_sapo, rebel"):
+        make_terms({"lld": {}})
+
+
+def regression(d, reward, group=None, eta=1.0, on_policy=False, tokens=1):
+    """(loss, gradient [N] with respect to d) for rollouts, one a row, of `tokens` tokens that share d."""
+    d, reward = np.asarray(d, float), np.asarray(reward, float)
+    group = np.zeros(len(d), int) if group is None else np.asarray(group)
+    mean = np.array([reward[group == g].mean() for g in group])
+    old = np.full((len(d), tokens), np.nan if on_policy else -1.0)
+    b = batch(old, np.repeat((reward - mean)[:, None], tokens, 1), weight=np.full(old.shape, 1 / len(d)))
+    b = b._replace(group=jnp.asarray(np.repeat(group[:, None], tokens, 1) + 1))
+    logprob = jnp.asarray(np.repeat(d[:, None] / tokens, tokens, 1) - 1.0, jnp.float32)
+    found, gradient = jax.value_and_grad(lambda x: rebel(eta)(x, b)[0])(logprob)
+    return float(found), np.asarray(gradient)
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_rebel_hand_cases(tokens):
+    found, gradient = regression([0.3, -0.1], [1, 0], tokens=tokens)
+    assert found == pytest.approx(0.36, abs=1e-6)
+    np.testing.assert_allclose(gradient, np.repeat([[-1.2], [1.2]], tokens, 1), atol=1e-5)
+    assert regression([0.1, -0.4, 0.9], [0, 0, 0], tokens=tokens)[0] == pytest.approx(0.86, abs=1e-6)  # = 2 Var
+
+
+def test_law_8_the_first_step_of_rebel_is_along_centred_rewards():
+    gradient = regression([0, 0, 0, 0], [1, 0, 0, 1], on_policy=True)[1]
+    np.testing.assert_allclose(gradient[:, 0], [-0.6667, 0.6667, 0.6667, -0.6667], atol=1e-4)
+    np.testing.assert_allclose(gradient, regression([0, 0, 0, 0], [1, 0, 0, 1])[1], atol=1e-6)
+
+
+def test_rebel_compares_inside_groups_and_a_lone_rollout_costs_nothing():
+    apart = regression([0.3, 5.0, -0.1, 9.0], [1, 3, 0, 3], group=[4, 7, 4, 7])[0]
+    assert apart == pytest.approx((0.36 + 16.0) / 2, rel=1e-5)
+    found, gradient = regression([0.3, -0.1, 9.0], [1, 0, 4], group=[0, 0, 1])
+    assert found == pytest.approx(0.36 * 2 / 3, rel=1e-5) and gradient[2] == 0
+
+
+def test_rebel_needs_groups_and_stands_alone(config):
+    with pytest.raises(ValueError, match="pack with groups=True"):
+        rebel(1.0)(jnp.zeros((1, 2)), batch([0.0, 0.0], 1.0))
+    config.loss.update(dict(ALGORITHMS["rebel"].loss))
+    b = batch([-1.0, -2.0], 3.0)
+    assert float(policy_loss(jnp.full((1, 2), -0.5), b, config.loss)[0]) == 0.0

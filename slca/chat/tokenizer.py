@@ -61,8 +61,8 @@ def load(name: str = "tiny") -> Tokenizer:
     if name == "tiny":
         return SentencePieceTokenizer(TINY_MODEL.read_bytes(), TINY_TEMPLATE.read_text(encoding="utf-8"))
     if name.startswith("gguf:"):
+        from slca.chat.gguf_file import locate
         from slca.chat.gguf_tokenizer import from_gguf
-        from slca.policy.gguf import locate  # weights and tokenizer must come from the same file
 
         return from_gguf(locate(name))
     path = Path(name).expanduser()

@@ -21,6 +21,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from slca.chat.gguf_file import locate
 from slca.learn.sharding import shardings
 from slca.policy import gguf
 from slca.policy.config import ModelConfig
@@ -79,7 +80,7 @@ def architecture(path: str | os.PathLike[str]) -> ModelConfig:
 
 
 def _open(name: str) -> tuple[ModelConfig, Source]:
-    return gguf.open_file(gguf.locate(name)) if name.startswith("gguf:") else _open_folder(Path(name))
+    return gguf.open_file(locate(name)) if name.startswith("gguf:") else _open_folder(Path(name))
 
 
 def save(path: str | os.PathLike[str], config: ModelConfig, params: Params) -> None:

@@ -43,16 +43,6 @@ def render(
     return rendered[0][0]
 
 
-def shown_tools(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Function specs as the policy may see them: without the `response` schema."""
-    return [
-        {**tool, "function": {key: value for key, value in tool["function"].items() if key != "response"}}
-        if "function" in tool
-        else {key: value for key, value in tool.items() if key != "response"}
-        for tool in tools
-    ]
-
-
 def plain_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Messages without absent fields: templates test for the mere presence of `tool_calls`, and print None as "None"."""
     return [{k: v for k, v in message.items() if v is not None and not (k == "tool_calls" and not v)} for message in messages]

@@ -17,8 +17,9 @@ from typing import Any
 from slca.chat import budget, hermes
 from slca.chat.markers import ENVIRONMENT_MARKERS
 from slca.chat.parse import WIRES
-from slca.chat.rendering import ControlStrings, plain_messages, render, shown_tools
+from slca.chat.rendering import ControlStrings, plain_messages, render
 from slca.chat.tokenizer import Tokenizer, from_transformers
+from slca.tasks.schema import public_specs
 from slca.types import Message
 
 HISTORIES = ("template", "append")
@@ -86,12 +87,12 @@ class Template:
 
     def ids(self, messages: Sequence[Message], tools: Tools = None, *, generation_prompt: bool = False) -> list[int]:
         """Ids of the full rendering. Harmless content: those of `transformers`' `apply_chat_template`."""
-        text, mark = self._text(self._prepared(messages), shown_tools(tools or ()), generation_prompt)
+        text, mark = self._text(self._prepared(messages), public_specs(tools or ()), generation_prompt)
         return self._encode(self._control.split(text), mark)
 
     def text(self, messages: Sequence[Message], tools: Tools = None, *, generation_prompt: bool = False) -> str:
         """The full rendering as text: what a reader, not a model, should be shown."""
-        text, mark = self._text(self._prepared(messages), shown_tools(tools or ()), generation_prompt)
+        text, mark = self._text(self._prepared(messages), public_specs(tools or ()), generation_prompt)
         return text.replace(mark, "") if mark else text
 
     def suffix(self, messages: Sequence[Message], new: Sequence[Message]) -> list[int]:

@@ -93,13 +93,14 @@ def train(texts: Iterable[str], vocab: int = VOCAB) -> bytes:
 
 def texts(tasks: Iterable[Any]) -> Iterator[str]:
     """The text between control symbols of each task, rendered with its demonstration by the tiny template."""
-    from slca.chat.rendering import render, shown_tools
+    from slca.chat.rendering import render
     from slca.chat.tokenizer import TINY_TEMPLATE
+    from slca.tasks.schema import public_specs
 
     template = TINY_TEMPLATE.read_text(encoding="utf-8")
     cut = re.compile("|".join(map(re.escape, CONTROL)))
     for task in tasks:
-        rendered = render(template, [*task.messages, *task.demo], shown_tools(task.tools), {})
+        rendered = render(template, [*task.messages, *task.demo], public_specs(task.tools), {})
         yield from (piece for piece in cut.split(rendered) if piece.strip())
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slca.chat.rendering import ControlStrings, plain_messages, render, shown_tools
+from slca.chat.rendering import ControlStrings, plain_messages, render
 
 CONTROL = ControlStrings({"<a>": 1, "<ab>": 2, "</think>": 3})
 
@@ -51,13 +51,6 @@ def test_plain_messages_drop_what_is_absent():
     assert plain_messages([{"role": "user", "content": "x", "tool_calls": [], "name": None}]) == [
         {"role": "user", "content": "x"}
     ]
-
-
-def test_shown_tools_hide_responses():
-    assert shown_tools([{"type": "function", "function": {"name": "f", "response": {}}}]) == [
-        {"type": "function", "function": {"name": "f"}}
-    ]
-    assert shown_tools([{"name": "f", "response": {}}]) == [{"name": "f"}]
 
 
 def test_a_refusal_names_the_roles():

@@ -238,6 +238,8 @@ def test_response_schemas_are_not_shown():
     t = template("qwen2_5")
     secret = {**TOOLS[0], "function": {**TOOLS[0]["function"], "response": {"type": "object", "title": "hidden"}}}
     assert t.prompt([user("?")], [secret]) == t.prompt([user("?")], [TOOLS[0]])
+    bare = {"name": "f", "inputSchema": {"type": "object"}}  # as MCP lists its tools
+    assert t.prompt([user("?")], [{**bare, "outputSchema": {"title": "hidden"}}]) == t.prompt([user("?")], [bare])
 
 
 @pytest.mark.parametrize("name", OPTIONS)

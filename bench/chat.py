@@ -7,7 +7,11 @@ Ratios are of one run on one machine; absolute numbers mean little on another.
 
 from __future__ import annotations
 
+import json
+import platform
+import statistics
 import time
+from importlib.metadata import version
 from typing import Any
 
 from slca.chat.parse import parse
@@ -16,6 +20,7 @@ from slca.chat.tokenizer import load
 from slca.tasks.schema import ToolSet
 
 CALLS = 10_000
+RUNS = 5
 TOOL = {
     "type": "function",
     "function": {
@@ -31,19 +36,20 @@ TOOL = {
 }
 
 
-def calls_a_second() -> tuple[float, float]:
-    """(parsed, parsed and validated) a second, one core."""
-    turns = [
-        f'<tool_call>\n{{"name": "get_weather", "arguments": {{"city": "Paris {i}", "days": {i}}}}}\n</tool_call>'
-        for i in range(CALLS)
-    ]
+def calls_a_second() -> tuple[float, float, float]:
+    """Calls a CPU second: decoded by `json.loads` alone (the floor), parsed, parsed and validated."""
+    bodies = [json.dumps({"name": "get_weather", "arguments": {"city": f"Paris {i}", "days": i}}) for i in range(CALLS)]
+    turns = [f"<tool_call>\n{body}\n</tool_call>" for body in bodies]
     toolset = ToolSet.load([TOOL])
-    names = frozenset(toolset.tools)
     start = time.process_time()
-    parsed = [parse(turn, tools=names) for turn in turns]
-    middle = time.process_time()
+    for body in bodies:
+        json.loads(body)
+    decoded = time.process_time()
+    parsed = [parse(turn, tools=toolset.tools) for turn in turns]
+    read = time.process_time()
     assert not any(toolset.check(call) for turn in parsed for call in turn.calls)
-    return CALLS / (middle - start), CALLS / (time.process_time() - start)
+    checked = time.process_time()
+    return CALLS / (decoded - start), CALLS / (read - decoded), CALLS / (checked - decoded)
 
 
 class Counting:
@@ -79,13 +85,17 @@ def suffix_cost(turns: int) -> tuple[int, float, int]:
 
 
 def main() -> None:
-    parsed, validated = calls_a_second()
-    print(f"parse              {parsed:10,.0f} calls/s")
-    print(f"parse + validate   {validated:10,.0f} calls/s   (goal 20,000)")
-    print("turns   characters tokenised for the suffix / for the whole conversation   seconds a suffix")
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("jsonschema-rs", "sentencepiece", "transformers"))
+    print(f"Python {platform.python_version()}, {libraries}; {CALLS:,} calls, {RUNS} runs: median (least to most)\n")
+    print("| | calls/s |\n|---|---|")
+    for name, rates in zip(("json.loads alone", "parse", "parse and validate"), zip(*(calls_a_second() for _ in range(RUNS)))):
+        print(f"| {name} | {statistics.median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f}) |")
+    print("\n| turns | characters tokenised for the suffix | for the whole conversation | ms a suffix |\n|---|---|---|---|")
     for turns in (2, 4, 8, 16, 32, 64):
-        suffix, seconds, whole = suffix_cost(turns)
-        print(f"{turns:5d}   {suffix:6,d} / {whole:8,d}   {seconds * 1e3:8.2f} ms")
+        costs = [suffix_cost(turns) for _ in range(RUNS)]
+        times = [1e3 * seconds for _, seconds, _ in costs]
+        spread = f"{statistics.median(times):.2f} ({min(times):.2f} to {max(times):.2f})"
+        print(f"| {turns} | {costs[0][0]:,} | {costs[0][2]:,} | {spread} |")
 
 
 if __name__ == "__main__":

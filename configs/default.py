@@ -27,7 +27,7 @@ def get_config(arg: str = "slca") -> ConfigDict:
 
     h = c.chat = ConfigDict()
     h.tokenizer = "tiny"  # tiny | a Hugging Face folder | gguf:FILE
-    h.wire = "hermes"  # hermes | llama_json | llama_python: how calls are written
+    h.wire = "hermes"  # hermes | llama_json | llama_python: how calls are written (by the chat template as well: checked at start-up)
     h.history = "template"  # template: refuse templates that rewrite history | append: keep the sampled ids as they are
     h.thinking = False  # passed to templates that know `enable_thinking`
     h.tool_result_tokens = 512  # a longer tool result is cut inside its block, tokens

@@ -17,6 +17,13 @@ from slca.types import ToolCall
 if TYPE_CHECKING:
     from slca.chat.template import Template
 
+# The published Llama 3.1 template takes the names of `builtin_tools` and joins key + '="' + value + '"': a number is a type
+# error, a quote inside a value ends it, and the tools' schemas are not shown.
+_NO_PYTHON_CALLS = (
+    ". Published Llama templates write <|python_tag|> calls for built-in tools only, with unescaped strings for arguments, which "
+    "no parser can read back: use chat.wire='llama_json', or a chat template that writes name.call(key=<JSON>, ...)"
+)
+
 
 def _tool(name: str, key: str) -> dict[str, Any]:
     parameters = {"type": "object", "properties": {key: {"type": "string"}}, "required": [key]}
@@ -27,6 +34,7 @@ def _tool(name: str, key: str) -> dict[str, Any]:
 TOOLS = [_tool("get_weather", "city"), _tool("get_time", "zone")]
 WEATHER = ToolCall("get_weather", {"city": "Tromsø"}, "call_000a")
 TIME = ToolCall("get_time", {"zone": "Europe/Oslo"}, "call_000b")
+ODD = ToolCall("get_time", {"zone": "a \"b\", c='d'", "days": 2, "more": {"k": [1.5, None, True]}}, "call_000c")
 
 
 def conversation(*, parallel: bool, thinking: bool) -> list[Any]:
@@ -71,14 +79,19 @@ def _parallel(template: Template) -> bool:
 
 def _check_parser(template: Template, messages: Sequence[Any]) -> None:
     turn = next(i for i, message in enumerate(messages) if message.get("tool_calls"))
-    ids = template.assistant(messages[:turn], messages[turn])
-    text = template.tokenizer.decode(ids[:-1])
-    expected = [(call["function"]["name"], call["function"]["arguments"]) for call in messages[turn]["tool_calls"]]
-    parsed = parse(text, wire=template.wire)
-    if parsed.errors or [(call.name, call.arguments) for call in parsed.calls] != expected:
-        raise ValueError(
-            f"chat.wire={template.wire!r} does not read the calls that the chat template of {template.name} writes: {text!r}"
-        )
+    hint = _NO_PYTHON_CALLS if template.wire == "llama_python" else ""
+    for message in (messages[turn], {"role": "assistant", "content": "", "tool_calls": [ODD.message()]}):
+        try:
+            text = template.tokenizer.decode(template.assistant(messages[:turn], message)[:-1])
+        except ValueError as error:
+            raise ValueError(f"the chat template of {template.name} cannot write a call: {error}{hint}") from error
+        expected = [(call["function"]["name"], call["function"]["arguments"]) for call in message["tool_calls"]]
+        parsed = parse(text, wire=template.wire)
+        if parsed.errors or [(call.name, call.arguments) for call in parsed.calls] != expected:
+            raise ValueError(
+                f"chat.wire={template.wire!r} does not read the calls that the chat template of {template.name} writes: "
+                f"{text!r}{hint}"
+            )
 
 
 def _check_content(template: Template, messages: Sequence[Any]) -> None:

@@ -2,7 +2,8 @@
 
 `hermes` (Qwen, SmolLM2, the tiny tokenizer)   <tool_call>{"name": ..., "arguments": {...}}</tool_call>, any number, text between
 `llama_json` (Llama 3.x)                       the turn is {"name": ..., "parameters": {...}}, several separated by ";" or white space
-`llama_python` (Llama 3.1 built-in tools)      <|python_tag|>name.call(key="value", ...), values are JSON (or True, False, None)
+`llama_python` (Llama 3.1 built-in tools)      <|python_tag|>name.call(key="value", ...), values are JSON (or True, False, None);
+                                               for evaluation and serving: to train, the chat template must write it too (`checks`)
 
 Rules, the same in training and evaluation:
 - The end of a call is decided by its JSON value, so a tag inside a string is only text.

@@ -2,8 +2,10 @@
 
 import pytest
 
+from slca.chat.parse import parse
 from slca.chat.template import Template
 from slca.chat.tokenizer import from_transformers, load
+from slca.types import ToolCall
 from tests.chat.families import KEEPS_PREFIXES, OPTIONS, template, transformers_tokenizer
 
 
@@ -25,6 +27,40 @@ def test_wrong_wire_format():
         Template(transformers_tokenizer("llama"), wire="hermes").check()
     with pytest.raises(ValueError, match=r"chat.wire='llama_json' does not read the calls"):
         Template(transformers_tokenizer("qwen2_5"), wire="llama_json").check()
+
+
+JSON_CALL = """{{- '{"name": "' + call.name + '", "parameters": ' + (call.arguments | tojson) + "}<|eot_id|>" }}"""
+
+
+BUILT_IN = """{{- "<|python_tag|>" + call.name + ".call(" }}{%- for key, value in call.arguments | items %}{{- key + '="' + """
+JOINED = """value + '"' }}{%- endfor %}{{- ")<|eom_id|>" }}"""
+TO_TEXT = """(value | string) + '"' }}{{- "" if loop.last else ", " }}{%- endfor %}{{- ")<|eom_id|>" }}"""
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        (JSON_CALL, "does not read the calls"),  # its tools: JSON whatever the wire
+        (BUILT_IN + JOINED, "cannot write a call"),  # its built-in tools: text plus a number
+        (BUILT_IN + TO_TEXT, "does not read the calls"),  # a quote inside a value ends it
+    ],
+)
+def test_python_tag_of_the_published_llama_template_is_refused_with_the_reason(written, reason):
+    with pytest.raises(ValueError, match=rf"{reason}.*built-in tools only.*use chat.wire='llama_json'"):
+        altered("llama", JSON_CALL, written, wire="llama_python").check()
+
+
+def test_python_tag_of_a_template_that_writes_json_values():
+    written = (
+        """{{- "<|python_tag|>" + call.name + ".call(" }}{%- for key, value in call.arguments | items %}"""
+        """{{- key + "=" + (value | tojson) + ("" if loop.last else ", ") }}{%- endfor %}{{- ")<|eom_id|>" }}"""
+    )
+    template = altered("llama", JSON_CALL, written, wire="llama_python")
+    template.check()
+    call = ToolCall("f", {"a": 'x", b="y', "n": 3, "deep": {"k": [None, True]}}, "call_0")
+    ids = template.assistant([], {"role": "assistant", "content": "", "tool_calls": [call.message()]})
+    assert template.tokenizer.decode(ids[-1:]) == "<|eom_id|>"
+    assert parse(template.tokenizer.decode(ids[:-1]), wire="llama_python").calls == (ToolCall("f", call.arguments),)
 
 
 def test_turn_that_does_not_end_with_a_stop_token():

@@ -1,6 +1,6 @@
 """Contracts 1 and 2 on every family: the field's template bugs T1-T17, T21, T22, F13 and F14, live parity with `transformers`.
 
-T18 to T20 (rows that end in environment tokens, empty responses, masks searched for) are about rows: `tests/rollout`, `tests/learn`.
+T18 to T20, F09 and the masks of T2, T17, T21 and T22 are about rows: `test_rows.py`.
 """
 
 import time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -69,20 +70,19 @@ def demonstrations(tasks: Any, template: Any, config: Any, step: int, shards: in
 def corrupt(task: Task, rng: np.random.Generator, noise: float) -> Task:
     """The task with each demonstrated assistant turn made wrong with probability `noise` (an imperfect demonstrator).
 
-    Calls: another tool's name, an argument left out, a wrong value, the call made twice, or no call at all.
-    Summaries: a number or word of a stated fact replaced. What follows is left as it was.
+    Calls: another tool's name, an argument left out, a wrong value, or the call made twice. Summaries: a stated fact replaced,
+    or half of the text. What follows is left as it was.
     """
     if noise <= 0 or not task.demo:
         return task
     demo = copy.deepcopy(task.demo)
-    facts = [fact for turn in task.facts for fact in turn]
     for message in demo:
         if message["role"] != "assistant" or rng.random() >= noise:
             continue
         if message.get("tool_calls"):
             _damage_calls(message, task, rng)
         else:
-            _damage_text(message, facts, rng)
+            _damage_text(message, task, rng)
     return Task(**{**vars(task), "demo": demo})
 
 
@@ -91,30 +91,37 @@ def _damage_calls(message: Message, task: Task, rng: np.random.Generator) -> Non
     function = calls[int(rng.integers(len(calls)))]["function"]
     arguments = function["arguments"]
     others = [t["function"]["name"] for t in task.tools if t["function"]["name"] != function["name"]]
-    kind = rng.choice(["tool", "drop", "value", "twice", "value"])
+    kind = rng.choice(["tool", "drop", "value", "value", "twice"])
     if kind == "tool" and others:
         function["name"] = str(rng.choice(others))
     elif kind == "drop" and arguments:
         del arguments[str(rng.choice(sorted(arguments)))]
-    elif kind == "value" and arguments:
+    elif kind != "twice" and arguments:
         name = str(rng.choice(sorted(arguments)))
-        arguments[name] = _wrong(arguments[name], rng)
+        schema = next(t["function"]["parameters"] for t in task.tools if t["function"]["name"] == function["name"])
+        options = schema.get("properties", {}).get(name, {}).get("enum", ())
+        arguments[name] = _wrong(arguments[name], options or _words(task), rng)
     else:
         calls.append(copy.deepcopy(calls[-1]))
 
 
-def _damage_text(message: Message, facts: list[str], rng: np.random.Generator) -> None:
+def _damage_text(message: Message, task: Task, rng: np.random.Generator) -> None:
     text = message.get("content") or ""
-    stated = [fact for fact in facts if fact and fact in text]
+    stated = [fact for turn in task.facts for fact in turn if fact and fact in text]
     if stated:
         fact = str(rng.choice(stated))
-        message["content"] = text.replace(fact, str(_wrong(fact, rng)))
+        message["content"] = text.replace(fact, str(_wrong(fact, _words(task), rng)))
     else:
         message["content"] = " ".join(text.split()[: max(1, len(text.split()) // 2)])
 
 
-def _wrong(value: Any, rng: np.random.Generator) -> Any:
-    """A value of the same type that differs: digits redrawn, letters reversed, booleans flipped."""
+def _words(task: Task) -> list[str]:
+    """Words of the question: what a careless demonstrator would write instead."""
+    return [word.strip(".,?!") for word in str(task.messages[-1].get("content", "")).split()]
+
+
+def _wrong(value: Any, options: Sequence[Any], rng: np.random.Generator) -> Any:
+    """A value of the same type that differs: one digit redrawn, a boolean flipped, else another of `options`."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float):
@@ -122,6 +129,9 @@ def _wrong(value: Any, rng: np.random.Generator) -> Any:
     if isinstance(value, list):
         return value[:-1]
     text = str(value)
-    if any(ch.isdigit() for ch in text):
-        return "".join(str((int(ch) + int(rng.integers(1, 10))) % 10) if ch.isdigit() else ch for ch in text)
-    return text[::-1].lower().capitalize() if len(set(text)) > 1 else text + "x"
+    digits = [i for i, ch in enumerate(text) if ch.isdigit()]
+    if digits:
+        i = int(rng.choice(digits))
+        return text[:i] + str((int(text[i]) + int(rng.integers(1, 10))) % 10) + text[i + 1 :]
+    others = [option for option in options if option and option != text]
+    return str(rng.choice(others)) if others else text + "x"

@@ -18,6 +18,7 @@ from slca.learn.probe import make_logprob
 from slca.learn.sharding import put_batch, row_shards
 from slca.learn.terms import make_terms
 from slca.learn.update import make_update
+from slca.probes import focus_of, make_probe
 from slca.report.behaviour import behaviour
 from slca.report.metrics import finalize, merge
 from slca.rewards.annotate import annotate
@@ -49,6 +50,7 @@ def make_step(config: Any, parts: Parts, optimizer: Any, placement: TrainState |
     )  # fmt: skip
     params_at = None if placement is None else placement.params
     score = make_logprob(parts.hidden, parts.unembed, config, mesh=parts.mesh, params_at=params_at)
+    probe = make_probe(config, parts, params_at)
     judges = graders(config)
     shards = row_shards(parts.mesh)
 
@@ -74,14 +76,18 @@ def make_step(config: Any, parts: Parts, optimizer: Any, placement: TrainState |
         )  # fmt: skip
         clock.append(time.monotonic())
         rollouts = annotate(episodes, config, **judges)
+        measured = probe(state.params, episodes, rollouts, number) if probe else None
+        rollouts.rewards.update(measured.channels if measured else {})
         credit = parts.algorithm.credit(rollouts)
+        focus = focus_of(measured, episodes, credit, config) if measured else None
         clock.append(time.monotonic())
-        batches = pack(episodes, credit, None, config, data_size=shards, groups=parts.algorithm.whole_groups)
+        batches = pack(episodes, credit, focus, config, data_size=shards, groups=parts.algorithm.whole_groups)
         padding = merge(*({"padding": padding_share(batch, config.train.micro_rows * shards)} for batch in batches))
         state, metrics = learn(state, [put(batch, parts.mesh) for batch in batches])
         clock.append(time.monotonic())
         values = named("rollout", describe(episodes, rollouts, credit, config, parts.algorithm.options))
         values |= named("engine", stats) | named("train", metrics | finalize(padding))
+        values |= named("probe", measured.counts if measured else {})
         values |= named("sgls", parts.simulator.metrics(reset=True))
         values |= {f"time/{phase}": float(t) for phase, t in zip(("rollout", "reward", "update"), np.diff(clock))}
         return state, Outcome(episodes, rollouts, credit, values)

@@ -187,12 +187,13 @@ def _simulator(c: Any) -> list[str]:
 
 def _algorithm(c: Any) -> list[str]:
     from slca.credit.algorithms import algorithm, check
+    from slca.credit.focus import PROVIDES
     from slca.learn.terms import make_terms
     from slca.rewards.annotate import CHANNELS, LABELS
 
     try:
         record = algorithm(c.credit.algorithm, c.credit)
-        check(record, CHANNELS, LABELS, ratio=c.loss.ratio)
+        check(record, CHANNELS, LABELS, PROVIDES[record.focus.probe] if record.focus else (), c.loss.ratio)
         make_terms(record.terms)
     except (KeyError, ValueError) as error:
         return [f"credit.algorithm={c.credit.algorithm!r}: {error.args[0] if error.args else error}"]

@@ -34,7 +34,6 @@ def test_default_is_valid(config):
         ("credit.algorithm", "slac"),
         ("credit.algorithm", "mix@much"),
         ("credit.algorithm", "slca+gspo"),
-        ("credit.algorithm", "gear"),
         ("credit.algorithm", "slca+rebel"),
         ("reward.efficiency", "speed"),
         ("credit.presence", "sometimes"),

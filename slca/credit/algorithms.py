@@ -215,7 +215,8 @@ RECORDS = (
     Algorithm(
         "self_conditioned",
         "SC-GRPO (2606.18810): GRPO weighted by KL / (KL + P75) to the same policy shown a correct peer; unsolved groups learn "
-        "0.1 z of their distance to a failed peer. Inferred: the reference of an unsolved group gets 0; correct = solved.",
+        "0.1 z of their distance to a failed peer. Inferred: the reference of an unsolved group gets 0; correct = solved. P75 over "
+        "the step's rollouts and weights of its first optimiser step (published: a micro-batch, current weights).",
         unsolved("solved", GRPO, total(outcome("peer", norm="zscore"), weights=(0.1,))),
         focus=focus.self_conditioned(),
     ),
@@ -227,17 +228,19 @@ RECORDS = (
     ),
     Algorithm(
         "oar_g",
-        "OAR-G (2601.07408): credit re-weighted by input-gradient saliency for the answer; quantile 0.25, beta 1 from its code.",
-        focus=focus.oar(),
+        "OAR-G (2601.07408): credit re-weighted by input-gradient saliency for the answer; quantile 0.25, beta 1 from its code. "
+        "Inferred: the answer is the last summary, or the last segment where there is none; four noise draws.",
+        focus=focus.oar("saliency"),
     ),
     Algorithm(
         "oar_p",
         "OAR-P (2601.07408): as OAR-G with one perturbed forward a token as importance; an oracle for toy models.",
-        focus=focus.oar(),
+        focus=focus.oar("ablation"),
     ),
     Algorithm(
         "crest",
-        "CREST, Teach the Magnitude, Not the Direction: segment-aligned credit, magnitude from the teacher's log-prob gap.",
+        "CREST, Teach the Magnitude, Not the Direction: segment-aligned credit, magnitude from the teacher's log-prob gap over 2. "
+        "Inferred: the teacher is the same policy shown the gold calls.",
         aligned("segment"),
         focus=focus.crest(),
     ),

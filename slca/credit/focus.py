@@ -1,7 +1,7 @@
 """Focus: which tokens inside a segment carry its credit. Non-negative multipliers, so a focus never flips a sign.
 
 A focus reads per-token arrays of one batch that learn/probe.py measured (`aux`, all [B, T] unless said otherwise) and the
-mask of trained tokens, and returns [B, T] with 1 wherever it has no say:
+mask of trained tokens, and returns [B, T] with 1 wherever it has no say (here B are rollouts and T response tokens):
 
     advantage = spread(credit) * focus
 """
@@ -14,13 +14,22 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+# What each probe of slca.probes gives: aux arrays, and the channel `peer`
+PROVIDES = {
+    "peer": ("peer", "teacher_kl", "reference"),
+    "gold": ("teacher_kl", "entropy", "gap", "surprisal", "sign"),
+    "saliency": ("importance",),
+    "ablation": ("importance",),
+}
+
 
 @dataclass(frozen=True)
 class Focus:
-    """A function (aux, mask [B, T]) -> [B, T] and the aux arrays it reads."""
+    """A function (aux, mask [B, T]) -> [B, T], the aux arrays it reads and the probe of slca.probes that measures them."""
 
     function: Callable[[Mapping[str, np.ndarray], np.ndarray], np.ndarray]
     aux: tuple[str, ...]
+    probe: str
 
     def __call__(self, aux: Mapping[str, np.ndarray], mask: Bool[np.ndarray, "B T"]) -> Float[np.ndarray, "B T"]:
         for name in self.aux:
@@ -55,7 +64,7 @@ def self_conditioned(quantile: float = 0.75, c_min: float = 1e-4) -> Focus:
         routed = np.asarray(aux["reference"])[:, None] >= 0
         return np.where(routed, saturation(aux["teacher_kl"], mask & routed, quantile, c_min), 1.0)
 
-    return Focus(function, ("teacher_kl", "reference"))
+    return Focus(function, ("teacher_kl", "reference"), "peer")
 
 
 def references(group: Int[np.ndarray, "N"], correct: Float[np.ndarray, "N"], seed: int) -> Int[np.ndarray, "N"]:
@@ -120,7 +129,7 @@ def gear(delta: float = 0.5, high: float = 0.8, c: float = 0.1) -> Focus:
         mean = f.sum(1, keepdims=True) / np.maximum(mask.sum(1, keepdims=True), 1)
         return np.where(mean > 0, f / np.where(mean > 0, mean, 1.0), 1.0)
 
-    return Focus(function, ("teacher_kl", "entropy"))
+    return Focus(function, ("teacher_kl", "entropy"), "gold")
 
 
 # OAR (2601.07408)
@@ -145,8 +154,11 @@ def reshape(
     return weight * (len(s) / weight.sum()) if rescale else weight
 
 
-def oar(quantile: float = 0.25, beta: float = 1.0) -> Focus:
-    """`reshape` row by row over the tokens whose `importance` is known; NaN marks the answer span, which keeps 1."""
+def oar(probe: str, quantile: float = 0.25, beta: float = 1.0) -> Focus:
+    """`reshape` row by row over the tokens whose `importance` is known; NaN marks the answer span, which keeps 1.
+
+    probe: `saliency` (OAR-G) or `ablation` (OAR-P).
+    """
 
     def function(aux, mask):
         out = np.ones(mask.shape)
@@ -155,7 +167,7 @@ def oar(quantile: float = 0.25, beta: float = 1.0) -> Focus:
             out[row, at] = reshape(importance[at], quantile, beta)
         return out
 
-    return Focus(function, ("importance",))
+    return Focus(function, ("importance",), probe)
 
 
 # CREST, "Teach the Magnitude, Not the Direction"
@@ -178,4 +190,4 @@ def crest(strength: float = 0.3, low: float = 0.72, high: float = 1.28) -> Focus
         gain = np.clip(strength * (agree > 0) * m, 0.0, strength)
         return 1 + gain * (np.clip(np.exp(np.clip(agree, -20, 20)), low, high) - 1)
 
-    return Focus(function, ("gap", "sign", "surprisal"))
+    return Focus(function, ("gap", "sign", "surprisal"), "gold")

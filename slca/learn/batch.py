@@ -176,7 +176,8 @@ def _mini_batch(
     )
     if group is None:
         return batch
-    return batch._replace(group=fill(place, [np.full(n, g + 1) for n, g in zip(place.length, group, strict=True)], 0, np.int32))
+    ids: Any = fill(place, [np.full(n, g + 1) for n, g in zip(place.length, group, strict=True)], 0, np.int32)
+    return batch._replace(group=ids)
 
 
 def _layout(lengths: Sequence[int], group: Sequence[int] | None, train: Any, data_size: int, gather: Gather) -> Layout:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from slca.learn.sharding import ROWS, partition_spec
 from slca.learn.update import Hidden, Unembed
@@ -37,3 +40,18 @@ def policy_forward(config: ModelConfig, mesh: Mesh | None = None) -> tuple[Hidde
             return model.apply({"params": params}, tokens, positions, episode)
 
     return hidden, lambda params: unembed(params, config)
+
+
+def embedded_forward(config: ModelConfig, mesh: Mesh | None = None) -> Callable[..., Any]:
+    """hidden(params, embeddings [B, T, D], positions, episode) -> [B, T, D]: the policy after its lookup, for input gradients.
+
+    Every token gets a row of its own in a table of B x T rows, so the policy itself needs no second entry.
+    """
+
+    def hidden(params: Any, embeddings: Float[Array, "B T D"], positions: Int[Array, "B T"], episode: Int[Array, "B T"]) -> Any:
+        B, T, D = embeddings.shape
+        inner, _ = policy_forward(replace(config, vocab=B * T, tied=True), mesh)
+        table = params | {"embed": embeddings.reshape(B * T, D)}
+        return inner(table, jnp.arange(B * T).reshape(B, T), positions, episode)
+
+    return hidden

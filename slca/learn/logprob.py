@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -56,3 +58,48 @@ def token_logprob(
         return jnp.pad(values.swapaxes(0, 1).reshape(B, -1)[:, : T - 1], ((0, 0), (1, 0)))
 
     return whole(logprob), whole(entropy)
+
+
+class Divergence(NamedTuple):
+    """Two distributions at each of K places, nats: kl = KL(teacher || student), log-probs of the target token under both, and
+    the student's entropy."""
+
+    kl: Float[Array, "B K"]
+    logprob: Float[Array, "B K"]
+    teacher_logprob: Float[Array, "B K"]
+    entropy: Float[Array, "B K"]
+
+
+def token_divergence(
+    student: Float[Array, "B K D"],
+    teacher: Float[Array, "B K D"],
+    unembed: tuple[Float[Array, "D V"], Float[Array, "D V"]],
+    targets: Int[Array, "B K"],
+    temperature: float | Float[Array, ""] = 1.0,
+    chunk: int = 512,
+) -> Divergence:
+    """`Divergence` of softmax(logits / temperature) over the full vocabulary between aligned hidden states, f32.
+
+    unembed: the student's matrix and the teacher's. As in `token_logprob`, logits exist for `chunk` places at a time and are
+    recomputed in the backward pass. A sampled-token estimate would be cheaper, but it has another expectation.
+    """
+    B, K = targets.shape
+    size = min(chunk, K)
+    count = -(-K // size)
+
+    def cut(x: Array) -> Array:
+        padded = jnp.pad(x, ((0, 0), (0, count * size - K), *[(0, 0)] * (x.ndim - 2)))
+        return padded.reshape(B, count, size, *x.shape[2:]).swapaxes(0, 1)
+
+    def table(states: Array, matrix: Array) -> Array:
+        logits = jnp.einsum("bcd,dv->bcv", states, matrix.astype(states.dtype), preferred_element_type=jnp.float32)
+        return jax.nn.log_softmax(logits / temperature, axis=-1)
+
+    @jax.checkpoint
+    def compare(ours: Array, theirs: Array, targets: Array) -> Divergence:
+        s, t = table(ours, unembed[0]), table(theirs, unembed[1])
+        own, other = (jnp.take_along_axis(x, targets[..., None], -1)[..., 0] for x in (s, t))
+        return Divergence(jnp.sum(jnp.exp(t) * (t - s), -1), own, other, -jnp.sum(jnp.exp(s) * s, -1))
+
+    _, found = lax.scan(lambda _, part: (None, compare(*part)), None, (cut(student), cut(teacher), cut(targets)))
+    return Divergence(*(x.swapaxes(0, 1).reshape(B, -1)[:, :K] for x in found))

@@ -85,7 +85,7 @@ def make_score(hidden_fn: Hidden, unembed_fn: Unembed, config: Any, mesh: Mesh |
     split = () if mesh is None else tuple(axis for axis in ROWS if mesh.shape[axis] > 1)
 
     def score(params: Any, batch: Batch) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
-        hidden = _split(hidden_fn(params, batch.tokens, batch.positions, batch.episode), mesh, PartitionSpec(ROWS))
+        hidden = constrain(hidden_fn(params, batch.tokens, batch.positions, batch.episode), mesh)
         matrix = unembed_fn(params)
         rows = -(-batch.tokens.shape[0] // row_shards(mesh))
         chunk = chunk_tokens(config.train.logprob_bytes, rows, matrix.shape[1])
@@ -94,7 +94,7 @@ def make_score(hidden_fn: Hidden, unembed_fn: Unembed, config: Any, mesh: Mesh |
         # Each device scores its own rows. Left to the compiler, the matrix is gathered, and its gradient reduced over all
         # devices, once a chunk; so both happen once, outside the loop. The vocabulary stays split over `tensor`.
         vocab = "tensor" if matrix.shape[1] % mesh.shape["tensor"] == 0 else None
-        matrix = _split(matrix, mesh, PartitionSpec(None, vocab))
+        matrix = constrain(matrix, mesh, PartitionSpec(None, vocab))
 
         def local(hidden: Array, matrix: Array, tokens: Array) -> tuple[Array, Array]:
             wide = matrix.astype(jnp.float32)  # its gradient is reduced over the devices in f32
@@ -109,14 +109,14 @@ def make_score(hidden_fn: Hidden, unembed_fn: Unembed, config: Any, mesh: Mesh |
     return score
 
 
-def micro_batches(batch: Batch, rows: int, mesh: Mesh | None = None) -> Batch:
-    """[B, T] fields -> [M, rows, T] with micro-batch m = rows m::M, which moves no row between devices."""
-    B, T = batch.tokens.shape
+def micro_batches(batch: Any, rows: int, mesh: Mesh | None = None) -> Any:
+    """A pytree of arrays [B, ...] -> [M, rows, ...] with micro-batch m = rows m::M, which moves no row between devices."""
+    B = jax.tree.leaves(batch)[0].shape[0]
     if B % rows:
         raise ValueError(f"a batch of {B} rows is not a multiple of the {rows} rows of a micro-batch")
 
     def cut(x: Array) -> Array:
-        return _split(x.reshape(rows, B // rows, T).swapaxes(0, 1), mesh, PartitionSpec(None, ROWS))
+        return constrain(x.reshape(rows, B // rows, *x.shape[1:]).swapaxes(0, 1), mesh, PartitionSpec(None, ROWS))
 
     return jax.tree.map(cut, batch)
 
@@ -189,8 +189,9 @@ def _jit_update(
     )
 
 
-def _split(x: Array, mesh: Mesh | None, spec: PartitionSpec) -> Array:
-    return x if mesh is None else lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+def constrain(x: Array, mesh: Mesh | None, spec: PartitionSpec | None = None) -> Array:
+    """`x` placed by `spec` on the mesh, by rows unless told; as it is without a mesh."""
+    return x if mesh is None else lax.with_sharding_constraint(x, NamedSharding(mesh, spec or PartitionSpec(ROWS)))
 
 
 def _place(tree: Any, places: Any) -> Any:

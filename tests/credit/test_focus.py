@@ -73,7 +73,7 @@ def test_oar_reshape_hand_case():
 
 def test_oar_leaves_the_answer_alone():
     aux = {"importance": np.array([[0, np.e - 1, np.e**2 - 1, np.nan, 0.5]])}
-    found = focus.oar()(aux, np.array([[1, 1, 1, 1, 0]], bool))
+    found = focus.oar("saliency")(aux, np.array([[1, 1, 1, 1, 0]], bool))
     np.testing.assert_allclose(found, [[0.0874, 1.1650, 1.7476, 1, 1]], **ROUND)
 
 

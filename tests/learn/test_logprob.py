@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from slca.learn.logprob import chunk_tokens, token_logprob
+from slca.learn.logprob import chunk_tokens, token_divergence, token_logprob
 
 B, T, D, V = 3, 23, 5, 37
 
@@ -68,6 +68,31 @@ def test_no_array_has_a_row_of_logits_for_every_token(inputs):  # S4
 
     assert largest(4) == B * 4 * V
     assert largest(T) == B * (T - 1) * V  # the test can see what it forbids
+
+
+def test_divergence_of_two_words():  # SC-GRPO: teacher (.8, .2), student (.5, .5)
+    teacher, student = (jnp.log(jnp.asarray(p, jnp.float32))[None, None] for p in ([0.8, 0.2], [0.5, 0.5]))
+    one = jnp.eye(2, dtype=jnp.float32)
+    found = token_divergence(student, teacher, (one, one), jnp.asarray([[0]]))
+    assert float(found.kl[0, 0]) == pytest.approx(0.1927, abs=5e-5)
+    assert float(token_divergence(teacher, student, (one, one), jnp.asarray([[0]])).kl[0, 0]) == pytest.approx(0.2231, abs=5e-5)
+    np.testing.assert_allclose([*found.logprob[0], *found.teacher_logprob[0], *found.entropy[0]], [np.log(0.5), np.log(0.8), np.log(2)], rtol=1e-6)  # fmt: skip
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 500])
+def test_divergence_equals_the_full_table_and_never_holds_it(inputs, chunk):
+    hidden, unembed, tokens = inputs
+    other = hidden[::-1] * 0.5
+
+    def compare(hidden, other):
+        return token_divergence(hidden, other, (unembed, unembed), tokens, 0.7, chunk)
+
+    found = jax.jit(compare)(hidden, other)
+    s, t = (np.asarray(jax.nn.log_softmax(x @ unembed / 0.7), np.float64) for x in (hidden, other))
+    np.testing.assert_allclose(found.kl, (np.exp(t) * (t - s)).sum(-1), atol=1e-5)
+    np.testing.assert_allclose(found.entropy, -(np.exp(s) * s).sum(-1), atol=1e-5)
+    sizes = list(array_sizes(jax.make_jaxpr(jax.grad(lambda h: compare(h, other).kl.sum()))(hidden).jaxpr))
+    assert max(sizes) <= max(B * min(chunk, T) * V, B * (T + chunk) * D)
 
 
 def test_bf16_products_accumulate_in_f32(inputs):

@@ -13,7 +13,7 @@ from typing import Any
 from slca.chat.strict_json import Reader, skip_space
 
 SMALLEST = 32  # tokens; below it the markers alone would not fit
-_SIZES = (64, 32, 16, 8, 4, 2, 1)  # items kept of a list or object, tried in turn
+_SIZES = tuple(2**n for n in range(10, -1, -1))  # items kept of a list or object, tried in turn
 
 Count = Callable[[str], int]
 
@@ -25,7 +25,7 @@ def cut(content: str, budget: int, encode: Callable[[str], list[int]], decode: C
     ids = encode(content)
     if len(ids) <= budget:
         return content
-    return _cut_json(content, budget, lambda text: len(encode(text))) or _cut_text(ids, budget, encode, decode)
+    return _cut_json(content, budget, len(ids), lambda text: len(encode(text))) or _cut_text(ids, budget, encode, decode)
 
 
 def marker(tokens: int) -> str:
@@ -50,33 +50,40 @@ def _whole(text: str) -> str:
     return text.strip("\ufffd")
 
 
-def _cut_json(content: str, budget: int, count: Count) -> str | None:
-    value, end, fault = Reader().read(content)
+def _cut_json(content: str, budget: int, tokens: int, count: Count) -> str | None:
+    value, end, fault = Reader(max_bytes=4 * len(content)).read(content)
     if fault is not None or skip_space(content, end) != len(content):
         return None
     for items in _SIZES:
-        text = json.dumps(_shortened(value, items, 8 * items, count), ensure_ascii=False, separators=(",", ":"))
-        if count(text) <= budget:
-            return text
+        # What is cut is nearly everything, so it is counted only for a size that fits with markers of the largest number.
+        if count(_json(_shortened(value, items, lambda _: tokens))) <= budget:
+            text = _json(_shortened(value, items, count))
+            if count(text) <= budget:
+                return text
     return None
 
 
-def _shortened(value: Any, items: int, characters: int, count: Count) -> Any:
-    """`value` with at most about `items` entries in each list and object and `characters` in each string."""
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _shortened(value: Any, items: int, count: Count) -> Any:
+    """`value` with at most about `items` entries in each list and object and `8 * items` characters in each string."""
+    characters = 8 * items
     if isinstance(value, str) and len(value) > characters + 32:
-        head, tail = (characters + 1) // 2, len(value) - characters // 2
+        head, tail = characters // 2, len(value) - characters // 2
         return value[:head] + marker(count(value[head:tail])) + value[tail:]
     if isinstance(value, list):
         head, tail = (items + 1) // 2, len(value) - items // 2
         if len(value) <= items + 1:
-            return [_shortened(item, items, characters, count) for item in value]
-        gone = marker(count(json.dumps(value[head:tail], ensure_ascii=False)))
-        kept = [[_shortened(item, items, characters, count) for item in part] for part in (value[:head], value[tail:])]
+            return [_shortened(item, items, count) for item in value]
+        gone = marker(count(_json(value[head:tail])))
+        kept = [[_shortened(item, items, count) for item in part] for part in (value[:head], value[tail:])]
         return [*kept[0], gone, *kept[1]]
     if isinstance(value, Mapping):
         entries = list(value.items())
-        short = {key: _shortened(item, items, characters, count) for key, item in entries[:items]}
+        short = {key: _shortened(item, items, count) for key, item in entries[:items]}
         if len(entries) > items:
-            short["..."] = marker(count(json.dumps(dict(entries[items:]), ensure_ascii=False)))
+            short["..."] = marker(count(_json(dict(entries[items:]))))
         return short
     return value

@@ -54,11 +54,25 @@ def test_json_stays_json():
     assert gone(out)
 
 
+def test_json_of_a_megabyte_stays_json():
+    """Beyond the cap of a call (256 KiB), which is none for results."""
+    out = shortened(json.dumps([{"id": i, "text": "word " * 10} for i in range(9000)]), 200, "tiny")
+    value = json.loads(out)
+    assert value[0]["id"] == 0 and value[-1]["id"] == 8999 and count(out, "tiny") <= 200
+    assert gone(out)[-1] > 100_000
+
+
 def test_a_long_string_in_json():
     out = shortened(json.dumps({"ok": True, "page": "begin " + "x y " * 500 + "end"}), 100)
     value = json.loads(out)
     assert value["ok"] is True and value["page"].startswith("begin") and value["page"].endswith("end")
     assert sum(gone(out)) > 800
+
+
+def test_most_of_the_budget_is_used():
+    for value in ({"page": "x y " * 9000}, [{"id": i} for i in range(9000)], {f"key{i}": i for i in range(9000)}):
+        for budget in (200, 1000):
+            assert budget / 2.5 < count(shortened(json.dumps(value), budget)) <= budget
 
 
 def test_a_wide_object_in_json():

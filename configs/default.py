@@ -74,6 +74,7 @@ def get_config(arg: str = "slca") -> ConfigDict:
     r.tool_threads = 8  # tool calls in flight
     r.tool_timeout = 30.0  # seconds a call
     r.cache_dtype = "float32"  # float32 | bfloat16
+    r.resample = 0  # rounds of new rollouts for groups without credit (DAPO's dynamic sampling, cap 10); 0 = off
 
     g = c.sgls = ConfigDict()
     g.mode = "safe"  # safe | paper (every extra off, as published)
@@ -122,6 +123,9 @@ def get_config(arg: str = "slca") -> ConfigDict:
     w.error_penalty = 0.2  # RLTR, each unusable call
     w.efficiency = "none"  # none (paper) | dup_penalty | turn_cost: taken off the process reward, never below 0
     w.efficiency_cost = 0.05  # for each duplicate call or each tool turn
+    w.overlong_share = 0.2  # last share of max_response_tokens over which DAPO's soft penalty falls (record dapo)
+    w.overlong_penalty = 1.0  # what it takes off at the end
+    w.kl_coef = 0.0  # reference KL (estimator loss.kl) charged to each segment's reward before normalisation, nats
 
     a = c.credit = ConfigDict()
     a.algorithm = "slca"  # a key of slca.credit.algorithms.ALGORITHMS; name@x, credit+loss
@@ -147,10 +151,11 @@ def get_config(arg: str = "slca") -> ConfigDict:
     l.denominator = "learnable"  # learnable | active: tokens that count in a mean
     l.constant = 0  # divisor of `constant` (Dr. GRPO), tokens a row; 0 = rollout.max_response_tokens
     l.kl_coef = 0.0  # reference KL in the loss, nats
-    l.kl = "k3"  # k1 | k2 | k3: estimator
+    l.kl = "k3"  # k1 | k2 | k3: estimator; k1+ | k3+: their value with the gradient of k2
     l.entropy_coef = 0.0  # entropy bonus, nats
     l.correction = "none"  # none | tis | mis: sampler/trainer mismatch weight
     l.correction_cap = 2.0  # C of tis and mis
+    l.mask_truncated = False  # leave rollouts cut by a length out of the loss (DAPO's over-long filtering)
 
     o = c.optim = ConfigDict()
     o.name = "adamw"  # adamw | adafactor | muon
@@ -197,6 +202,7 @@ def get_config(arg: str = "slca") -> ConfigDict:
 
     p = c.report = ConfigDict()
     p.episodes_every = 10  # RL steps between stored batches of episodes
+    p.gradient_every = 0  # RL steps between gradient norms by segment kind (two more passes); 0 = never
     p.tensorboard = False  # extra [tensorboard]
     p.wandb = False  # extra [wandb]
 

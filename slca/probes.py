@@ -22,6 +22,7 @@ from jaxtyping import Bool, Float
 from slca.assemble import Parts
 from slca.credit.focus import Focus, peer_scores, references
 from slca.credit.segments import segments
+from slca.learn.loss import kl_penalty
 from slca.learn.probe import Answers, Pair, Rows, make_ablation, make_divergence, make_saliency
 from slca.learn.rows import bucket, shortest
 from slca.learn.sharding import by_rows, row_shards
@@ -196,6 +197,29 @@ def answers(episodes: Sequence[Episode], config: Any, unit: int) -> Answers:
     return Answers(tokens, episode_of, reasoning, answer)  # type: ignore[arg-type]
 
 
+# KL to the reference
+
+
+def make_segment_kl(config: Any, parts: Parts, params_at: Any = None) -> Callable[..., Float[np.ndarray, "N S"]]:
+    """(params, reference, episodes, S) -> estimates of KL(policy || reference) summed over each segment, nats (`loss.kl`)."""
+    divergence = make_divergence(parts.hidden, parts.unembed, config, mesh=parts.mesh, params_at=params_at)
+    unit = config.train.micro_rows * row_shards(parts.mesh)
+
+    def segment_kl(params: Any, reference: Any, episodes: Sequence[Episode], width: int) -> Float[np.ndarray, "N S"]:
+        prompts = [episode.tokens[: episode.prompt_length] for episode in episodes]
+        pair = pairs(episodes, prompts, config, unit, parts.model.max_length)
+        found = divergence(params, reference, put_rows(pair, parts.mesh))
+        kl = np.asarray(kl_penalty(found.logprob, found.teacher_logprob, config.loss.kl.rstrip("+")), np.float64)
+        out = np.zeros((len(episodes), width))
+        for n, episode in enumerate(episodes):
+            first = episode.prompt_length
+            for k, part in enumerate(segments(episode, config.credit.segmenter)):
+                out[n, k] = kl[n, part.start - first : part.stop - first].sum()
+        return out
+
+    return segment_kl
+
+
 # Rows
 
 
@@ -209,7 +233,7 @@ def trained_mask(episodes: Sequence[Episode], width: int) -> Bool[np.ndarray, "N
     return mask
 
 
-def pairs(episodes: Sequence[Episode], contexts: Sequence[Sequence[int]], config: Any, unit: int, limit: int) -> Pair:
+def pairs(episodes: Sequence[Episode], contexts: Sequence[Any], config: Any, unit: int, limit: int) -> Pair:
     """The responses behind their own prompts and behind `contexts`, padded to few shapes (rows `unit` x a power of two)."""
     responses = [episode.tokens[episode.prompt_length :] for episode in episodes]
     taught = [np.concatenate([context, response]) for context, response in zip(contexts, responses, strict=True)]

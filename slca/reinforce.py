@@ -12,20 +12,25 @@ from jaxtyping import Float
 
 from slca.assemble import Parts
 from slca.credit import diagnostics
+from slca.credit.record import Algorithm
 from slca.evals.indomain import summarize
 from slca.learn.batch import pack, padding_share
-from slca.learn.probe import make_logprob
+from slca.learn.probe import make_gradients, make_logprob
 from slca.learn.sharding import put_batch, row_shards
 from slca.learn.terms import make_terms
 from slca.learn.update import make_update
-from slca.probes import focus_of, make_probe
+from slca.probes import focus_of, make_probe, make_segment_kl
 from slca.report.behaviour import behaviour
 from slca.report.metrics import finalize, merge
+from slca.resampling import resample
 from slca.rewards.annotate import annotate
 from slca.rewards.annotate import metrics as reward_metrics
 from slca.rewards.judge import graders
+from slca.rewards.kl import charge
 from slca.rollout.engine import rollout
 from slca.types import Batch, Episode, Rollouts, Task, TrainState
+
+ATTEMPT_STRIDE = 1 << 20  # beyond the steps of any run: what a second attempt at a step adds to its number
 
 
 class Outcome(NamedTuple):
@@ -45,64 +50,106 @@ def make_step(config: Any, parts: Parts, optimizer: Any, placement: TrainState |
 
     placement: shardings of the TrainState, None on one device. reference: parameters of the frozen policy of the KL term, or None.
     """
-    update = make_update(
-        parts.hidden, parts.unembed, optimizer, config, mesh=parts.mesh, placement=placement, terms=make_terms(parts.algorithm.terms)
-    )  # fmt: skip
+    record, shards = parts.algorithm, row_shards(parts.mesh)
     params_at = None if placement is None else placement.params
-    score = make_logprob(parts.hidden, parts.unembed, config, mesh=parts.mesh, params_at=params_at)
+    collect = make_collect(config, parts, params_at, reference)
     probe = make_probe(config, parts, params_at)
-    judges = graders(config)
-    shards = row_shards(parts.mesh)
-
-    def learn(state: TrainState, batches: list[Batch]) -> tuple[TrainState, dict[str, float]]:
-        """`mu` sweeps over the mini-batches. Old log-probs are taken once, before the first optimiser step, where they are needed."""
-        if config.train.mu * len(batches) > 1:
-            batches = [batch._replace(old_logprob=score(state.params, batch)) for batch in batches]
-        if reference is not None:
-            batches = [batch._replace(ref_logprob=score(reference, batch)) for batch in batches]
-        found = []
-        for _ in range(config.train.mu):
-            for batch in batches:
-                state, metrics = update(state, batch)
-                found.append(metrics)
-        return state, finalize(merge(*jax.device_get(found)))
+    learn = make_learn(config, parts, optimizer, placement, reference)
 
     def step(state: TrainState, tasks: Sequence[Task], number: int) -> tuple[TrainState, Outcome]:
-        clock = [time.monotonic()]
-        stats: dict[str, float] = {}
-        episodes = rollout(
-            state.params, tasks, parts.sampler, parts.template, parts.simulator, config,
-            seed=config.run.seed, step=number, stats=stats,
-        )  # fmt: skip
-        clock.append(time.monotonic())
-        rollouts = annotate(episodes, config, **judges)
+        began = time.monotonic()
+        episodes, rollouts, values = collect(state.params, tasks, number)
         measured = probe(state.params, episodes, rollouts, number) if probe else None
         rollouts.rewards.update(measured.channels if measured else {})
-        credit = parts.algorithm.credit(rollouts)
+        credit = record.credit(rollouts)
         focus = focus_of(measured, episodes, credit, config) if measured else None
-        clock.append(time.monotonic())
-        batches = pack(episodes, credit, focus, config, data_size=shards, groups=parts.algorithm.whole_groups)
+        rewarded = time.monotonic()
+        batches = pack(episodes, credit, focus, config, data_size=shards, groups=record.whole_groups)
         padding = merge(*({"padding": padding_share(batch, config.train.micro_rows * shards)} for batch in batches))
-        state, metrics = learn(state, [put(batch, parts.mesh) for batch in batches])
-        clock.append(time.monotonic())
-        values = named("rollout", describe(episodes, rollouts, credit, config, parts.algorithm.options))
-        values |= named("engine", stats) | named("train", metrics | finalize(padding))
-        values |= named("probe", measured.counts if measured else {})
+        state, metrics = learn(state, [put(batch, parts.mesh) for batch in batches], number)
+        values["time/reward"] = rewarded - began - values["time/rollout"]
+        values["time/update"] = time.monotonic() - rewarded
+        values |= named("rollout", describe(episodes, rollouts, credit, config, record))
+        values |= named("train", metrics | finalize(padding)) | named("probe", measured.counts if measured else {})
         values |= named("sgls", parts.simulator.metrics(reset=True))
-        values |= {f"time/{phase}": float(t) for phase, t in zip(("rollout", "reward", "update"), np.diff(clock))}
         return state, Outcome(episodes, rollouts, credit, values)
 
     return step
 
 
+def make_collect(config: Any, parts: Parts, params_at: Any, reference: Any) -> Callable[..., Any]:
+    """collect(params, tasks, number) -> (episodes, rewarded rollouts, metrics by name); resamples groups where the config asks."""
+    judges = graders(config)
+    segment_kl = make_segment_kl(config, parts, params_at)
+
+    def reward(params: Any, episodes: list[Episode]) -> Rollouts:
+        rollouts = annotate(episodes, config, **judges)
+        if config.reward.kl_coef > 0:
+            rollouts = charge(rollouts, segment_kl(params, reference, episodes, rollouts.kind.shape[1]), config.reward.kl_coef)
+        return rollouts
+
+    def collect(params: Any, tasks: Sequence[Task], number: int) -> tuple[list[Episode], Rollouts, dict[str, float]]:
+        def roll(groups: list[int], step: int, stats: dict[str, float] | None = None) -> list[Episode]:
+            episodes = rollout(
+                params, [tasks[g] for g in groups], parts.sampler, parts.template, parts.simulator, config,
+                seed=config.run.seed, step=step, stats=stats,
+            )  # fmt: skip
+            for episode in episodes:
+                episode.group = groups[episode.group]
+            return episodes
+
+        def attempt(groups: list[int], again: int) -> tuple[list[Episode], Rollouts]:
+            episodes = roll(groups, number + again * ATTEMPT_STRIDE)
+            return episodes, reward(params, episodes)
+
+        began, stats = time.monotonic(), dict[str, float]()
+        episodes = roll(list(range(len(tasks))), number, stats)
+        seconds = time.monotonic() - began
+        rollouts = reward(params, episodes)
+        values = named("engine", stats) | {"time/rollout": seconds}
+        if config.rollout.resample:
+            credit_of = parts.algorithm.credit
+            episodes, rollouts, counts = resample(episodes, rollouts, attempt, credit_of, config.rollout.resample)
+            values |= named("resample", counts)
+        return episodes, rollouts, values
+
+    return collect
+
+
+def make_learn(
+    config: Any, parts: Parts, optimizer: Any, placement: TrainState | None, reference: Any
+) -> Callable[..., tuple[TrainState, dict[str, float]]]:
+    """learn(state, batches, number) -> (state, metrics): `train.mu` sweeps over the mini-batches of a step."""
+    terms, every = make_terms(parts.algorithm.terms), config.report.gradient_every
+    update = make_update(parts.hidden, parts.unembed, optimizer, config, mesh=parts.mesh, placement=placement, terms=terms)
+    params_at = None if placement is None else placement.params
+    score = make_logprob(parts.hidden, parts.unembed, config, mesh=parts.mesh, params_at=params_at)
+    gradients = make_gradients(parts.hidden, parts.unembed, config, terms=terms, mesh=parts.mesh, params_at=params_at)
+
+    def learn(state: TrainState, batches: list[Batch], number: int) -> tuple[TrainState, dict[str, float]]:
+        # Old log-probs are taken once, before the first optimiser step, and only where they can differ from the new ones.
+        if config.train.mu * len(batches) > 1:
+            batches = [batch._replace(old_logprob=score(state.params, batch)) for batch in batches]
+        if reference is not None:
+            batches = [batch._replace(ref_logprob=score(reference, batch)) for batch in batches]
+        norms = jax.device_get(gradients(state.params, batches[0])) if every and number % every == 0 else {}
+        found = []
+        for _ in range(config.train.mu):
+            for batch in batches:
+                state, metrics = update(state, batch)
+                found.append(metrics)
+        return state, finalize(merge(*jax.device_get(found))) | {f"gradient/{name}": float(x) for name, x in norms.items()}
+
+    return learn
+
+
 def describe(
-    episodes: list[Episode], rollouts: Rollouts, credit: Float[np.ndarray, "N S"], config: Any, options: Any
+    episodes: list[Episode], rollouts: Rollouts, credit: Float[np.ndarray, "N S"], config: Any, record: Algorithm
 ) -> dict[str, float]:
-    """Numbers of a rollout batch: scores, rewards by channel, how episodes went, contamination diagnostics."""
+    """Numbers of a rollout batch: scores, rewards by channel (as credit saw them), how episodes went, contamination diagnostics."""
     scores = {name: mean for name, (mean, n) in summarize(episodes, config).items() if n}
-    return scores | finalize(
-        merge(reward_metrics(rollouts), behaviour(episodes), diagnostics.diagnose(rollouts, credit, options))
-    )
+    found = diagnostics.diagnose(rollouts, credit, record.options, record.credit, config.reward.summary_weight)
+    return scores | finalize(merge(reward_metrics(rollouts), behaviour(episodes), found))
 
 
 def put(batch: Batch, mesh: Any) -> Batch:

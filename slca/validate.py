@@ -35,7 +35,7 @@ CHOICES = {
     "loss.policy": ("clip", "cispo"),
     "loss.aggregation": ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant", "per_segment_mean"),
     "loss.denominator": ("learnable", "active"),
-    "loss.kl": ("k1", "k2", "k3"),
+    "loss.kl": ("k1", "k2", "k3", "k1+", "k3+"),
     "loss.correction": ("none", "tis", "mis"),
     "optim.name": ("adamw", "adafactor", "muon"),
     "optim.schedule": ("constant", "cosine", "linear"),
@@ -51,9 +51,12 @@ POSITIVE = (
     "rollout.tool_threads", "rollout.tool_timeout", "credit.std_floor", "train.mu", "train.mini_batches", "train.micro_rows",
     "train.logprob_bytes", "eval.tasks", "checkpoint.keep", "sft.batch_rows", "sft.row_length",
 )  # fmt: skip
-NOT_NEGATIVE = ("train.steps", "sft.steps", "optim.warmup", "eval.every", "checkpoint.every", "checkpoint.sft_every", "loss.kl_coef", "optim.clip_norm",
-                "optim.weight_decay", "sft.weight_decay", "loss.dual_clip", "rollout.max_calls")  # fmt: skip
-SHARES = ("tasks.made_up", "sft.noise", "sft.warmup")
+NOT_NEGATIVE = (
+    "train.steps", "sft.steps", "optim.warmup", "eval.every", "checkpoint.every", "checkpoint.sft_every", "loss.kl_coef",
+    "reward.kl_coef", "reward.overlong_penalty", "rollout.resample", "report.gradient_every", "optim.clip_norm",
+    "optim.weight_decay", "sft.weight_decay", "loss.dual_clip", "rollout.max_calls",
+)  # fmt: skip
+SHARES = ("tasks.made_up", "sft.noise", "sft.warmup", "reward.overlong_share")
 
 
 class ConfigError(ValueError):
@@ -197,7 +200,15 @@ def _algorithm(c: Any) -> list[str]:
         make_terms(record.terms)
     except (KeyError, ValueError) as error:
         return [f"credit.algorithm={c.credit.algorithm!r}: {error.args[0] if error.args else error}"]
-    return _whole_groups(c) if record.whole_groups else []
+    out = _whole_groups(c) if record.whole_groups else []
+    if c.rollout.resample and "peer" in record.rule.channels:
+        out.append(
+            f"rollout.resample={c.rollout.resample}: credit.algorithm={c.credit.algorithm!r} has credit for unsolved groups, from a "
+            "probe of the finished batch; use rollout.resample=0"
+        )
+    if c.reward.kl_coef > 0 and not (c.train.keep_reference or c.loss.kl_coef > 0):
+        out.append(f"reward.kl_coef={c.reward.kl_coef} needs the policy that RL started from: set train.keep_reference=True")
+    return out
 
 
 def _whole_groups(c: Any) -> list[str]:

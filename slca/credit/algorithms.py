@@ -65,13 +65,16 @@ def _segment_decomposed(blend: float) -> Algorithm:
     )
 
 
+STEP_RETURNS = aligned("final", by="state", transform=discounted(0.95))
+
+
 def _gigpo(omega: float) -> Algorithm:
     return Algorithm(
         f"gigpo@{omega:g}",
         "GiGPO (2505.10978): episode credit + x times the z-score of the discounted return (0.95) among steps of the group that "
         "start from the same state. Published: omega 1, exact anchors. Inferred: the state is the multiset of executed calls. "
         "A lone state gets 0, as in the official code; a lone episode gets 0 too (there: its raw return).",
-        total(GRPO, aligned("final", by="state", transform=discounted(0.95)), weights=(1.0, omega)),
+        total(GRPO, STEP_RETURNS, weights=(1.0, omega)),
         at=_gigpo,
     )
 
@@ -150,7 +153,7 @@ RECORDS = (
     Algorithm(
         "dapo",
         "DAPO (2503.14476): GRPO with clip-higher 0.2 / 0.28, token mean, soft over-long penalty. Dynamic sampling is "
-        "credit.dead_groups=drop without resampling.",
+        "rollout.resample, over-long filtering loss.mask_truncated; both are off unless set, also for this record.",
         outcome("total", "overlong"),
         loss={"clip_low": 0.2, "clip_high": 0.28, "aggregation": "token_mean"},
     ),
@@ -203,6 +206,12 @@ RECORDS = (
         total(outcome("segment"), aligned("segment", transform=discounted(0.9), kinds=False), weights=(0.5, 0.5)),
     ),
     replace(_gigpo(1.0), name="gigpo"),
+    Algorithm(
+        "gigpo_stepwise",
+        "GiGPO (2505.10978) as its official code computes it: the episode part's mean and deviation run over steps, so a long "
+        "rollout has more votes.",
+        total(outcome("total", stepwise=True), STEP_RETURNS),
+    ),
     replace(_triage(0.5), name="triage"),
     replace(_cue(0.8), name="cue"),
     Algorithm(

@@ -21,14 +21,19 @@ CreditOf = Callable[[Rollouts], Float[np.ndarray, "N S"]]
 
 
 def diagnose(
-    rollouts: Rollouts, credit: Float[np.ndarray, "N S"] | None = None, options: Options = DEFAULTS
+    rollouts: Rollouts,
+    credit: Float[np.ndarray, "N S"] | None = None,
+    options: Options = DEFAULTS,
+    credit_of: CreditOf | None = None,
+    summary_weight: float = 1.0,
 ) -> dict[str, Pair]:
     """(sum, weight) metrics of a step's rollouts; reads the channels tool, summary and total.
 
     kappa/tool, kappa/summary and correlation: mean over the groups where they exist (two members with both segments, spread
     in the total; in both). sign_conflict/grpo: share of tool tokens where GRPO's credit and SLCA's have opposite signs;
     sign_conflict/method: the same for `credit`. zero_variance/*: share of groups whose channel has no spread.
-    presence/*: rollouts with such a segment. Every key starts with `credit/`.
+    presence/*: rollouts with such a segment. leak, with `credit_of`: the interventional leak test on the method itself, at
+    `summary_weight` in the total (see `leak`). Every key starts with `credit/`.
     """
     out: dict[str, Pair] = {}
     both = (rollouts.kind == TOOL).any(1) & (rollouts.kind == SUMMARY).any(1)
@@ -49,6 +54,8 @@ def diagnose(
         out[f"zero_variance/{name}"] = _flat_groups(rollouts.group, x, counts[name], options)
     for name, present in has.items():
         out[f"presence/{name}"] = float(present.sum()), float(len(present))
+    if credit_of is not None:
+        out["leak"] = leak(credit_of, rollouts, weight=summary_weight), 1.0
     return {f"credit/{name}": value for name, value in out.items()}
 
 

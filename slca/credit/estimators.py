@@ -29,11 +29,18 @@ def _per_segment(rollouts: Rollouts, name: str) -> Float[np.ndarray, "N S"]:
     return x
 
 
-def outcome(*names: str, norm: str | None = None, kind: int | None = None) -> Credit:
-    """One value for the whole rollout: the sum of the channels against the group, on every segment (GRPO) or on one kind."""
+def outcome(*names: str, norm: str | None = None, kind: int | None = None, stepwise: bool = False) -> Credit:
+    """One value for the whole rollout: the sum of the channels against the group, on every segment (GRPO) or on one kind.
+
+    stepwise: a rollout enters the statistics once a segment, so that long rollouts weigh more (GiGPO's official code).
+    """
 
     def function(rollouts, options):
         x = sum(per_rollout(rollouts, name) for name in names)
+        if stepwise:
+            present = rollouts.kind != ABSENT
+            each = np.broadcast_to(x[:, None], present.shape)
+            return options.compare(each, np.broadcast_to(rollouts.group[:, None], present.shape), present, norm)
         value = options.compare(x, rollouts.group, np.ones(len(x), bool), norm)
         receives = rollouts.kind != ABSENT if kind is None else rollouts.kind == kind
         return np.where(receives, value[:, None], 0.0)

@@ -18,6 +18,7 @@ from slca.types import ABSENT, POLICY, Batch, Episode, Segment
 
 Gather = Callable[[np.ndarray], np.ndarray]  # this process's [K] -> all processes' [processes, K]
 
+CUT_BY_LENGTH = frozenset({"truncated", "context_full"})  # ends that say nothing but that the room ran out
 AGGREGATIONS = ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant", "per_segment_mean")
 
 
@@ -56,8 +57,8 @@ def pack(
     differ between processes.
 
     Returns host batches [B, T]: T the shortest of `train.row_lengths` that holds the longest trained episode, B a power of
-    two of micro-batches. Episodes without a trained token (unscored, dead, or of a group without spread under
-    `credit.dead_groups="drop"`) are left out: they cost nothing and count in no divisor (TRL#6369, #7068).
+    two of micro-batches. Episodes without a trained token (unscored, dead, of a group without spread under
+    `credit.dead_groups="drop"`, or cut by a length under `loss.mask_truncated`, DAPO's over-long filtering) are left out: they cost nothing and count in no divisor (TRL#6369, #7068).
     Raises ValueError on credit of a wrong shape, non-finite credit or focus of a trained segment, or too long an episode.
     """
     credit = np.asarray(credit, np.float64)
@@ -66,7 +67,7 @@ def pack(
     dropped = dead_groups(episodes, credit) if config.credit.dead_groups == "drop" else frozenset[int]()
     trained = [
         trained_tokens(episode, segments(episode, config.credit.segmenter), credit[n], None if focus is None else focus[n], n)
-        if episode.group not in dropped
+        if episode.group not in dropped and not (config.loss.mask_truncated and episode.end in CUT_BY_LENGTH)
         else None
         for n, episode in enumerate(episodes)
     ]

@@ -75,13 +75,16 @@ def log_ratio(
 
 def kl_penalty(logprob: Float[Array, "B T"], reference: Float[Array, "B T"], kind: str) -> Float[Array, "B T"]:
     """Estimate of KL(pi || reference) per sampled token, nats (Schulman 2020): k1 = -d, k2 = d^2/2, k3 = e^d - d - 1 with
-    d = log reference - log pi, clamped to +-20 as in verl."""
+    d = log reference - log pi, clamped to +-20 as in verl.
+
+    As losses only k2 has the gradient of the reverse KL on-policy. `k1+` and `k3+` have the value of k1 and k3 and the gradient of
+    k2 (straight-through, verl).
+    """
     d = jnp.clip(reference - logprob, -MAX_LOG_RATIO, MAX_LOG_RATIO)
-    if kind == "k1":
-        return -d
-    if kind == "k2":
-        return 0.5 * jnp.square(d)
-    return jnp.expm1(d) - d
+    value = {"k1": -d, "k2": 0.5 * jnp.square(d), "k3": jnp.expm1(d) - d}
+    if kind.endswith("+"):
+        return value["k2"] + lax.stop_gradient(value[kind[:-1]] - value["k2"])
+    return value[kind]
 
 
 def sampler_weight(

@@ -5,11 +5,12 @@ All are jitted over micro-batches of `train.micro_rows` rows a device; none hold
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
@@ -17,9 +18,9 @@ from jaxtyping import Array, Bool, Float, Int
 from slca.learn.forward import embedded_forward
 from slca.learn.logprob import Divergence, chunk_tokens, token_divergence
 from slca.learn.sharding import by_rows, replicated, row_shards
-from slca.learn.update import Hidden, Unembed, constrain, make_score, micro_batches
+from slca.learn.update import Hidden, Term, Unembed, accumulate, constrain, make_loss, make_score, micro_batches
 from slca.policy.config import ModelConfig
-from slca.types import Batch
+from slca.types import SUMMARY, TOOL, Batch
 
 NOISE = 1e-3  # standard deviation of the noise on embeddings (OAR-G)
 DRAWS = 4  # noise draws averaged; at one draw the importance is as random as the draw
@@ -44,6 +45,38 @@ def make_logprob(
         return jnp.where(trained, values, jnp.nan)
 
     return _jit_rows(logprob, config, mesh, (params_at,))
+
+
+def make_gradients(
+    hidden_fn: Hidden,
+    unembed_fn: Unembed,
+    config: Any,
+    *,
+    terms: Sequence[Term] = (),
+    mesh: Mesh | None = None,
+    params_at: Any = None,
+) -> Callable[[Any, Batch], dict[str, Array]]:
+    """Jitted (params, batch) -> norms of the loss gradient of tool tokens and of summary tokens, and their cosine.
+
+    Two forward and backward passes over the whole mini-batch, each with the other kind's loss weights at 0. The cosine is that of
+    algorithms-core 1.14 (the authors find it near 0 for SLCA and GRPO alike); 0 where one of the gradients is 0.
+    """
+    score, loss = make_score(hidden_fn, unembed_fn, config, mesh, config.rollout.temperature), make_loss(config, terms)
+    rows = config.train.micro_rows * row_shards(mesh)
+
+    def gradients(params: Any, batch: Batch) -> dict[str, Array]:
+        def of(kind: int) -> Any:
+            own = batch._replace(loss_weight=jnp.where(batch.kind == kind, batch.loss_weight, 0.0))
+            return accumulate(score, loss, params, own, rows, mesh, params_at)[0]
+
+        tool, summary = of(TOOL), of(SUMMARY)
+        a, b = optax.tree.norm(tool), optax.tree.norm(summary)
+        dot = optax.tree.vdot(tool, summary)
+        return {"tool": a, "summary": b, "cosine": jnp.where(a * b > 0, dot / jnp.where(a * b > 0, a * b, 1.0), 0.0)}
+
+    if mesh is None:
+        return jax.jit(gradients)
+    return jax.jit(gradients, in_shardings=(params_at, by_rows(mesh)), out_shardings=replicated(mesh))
 
 
 class Rows(NamedTuple):

@@ -53,6 +53,13 @@ def make_update(
     batch: host or device arrays [B, T], B a multiple of train.micro_rows x `row_shards(mesh)`; micro-batch m of M is the rows m::M.
     """
 
+    score = make_score(hidden_fn, unembed_fn, config, mesh, config.rollout.temperature)
+    return _jit_update(score, make_loss(config, terms), optimizer, config, mesh, placement)
+
+
+def make_loss(config: Any, terms: Sequence[Term] = ()) -> Any:
+    """(logprob, batch, entropy) -> (policy loss plus terms, metrics)."""
+
     def loss_fn(logprob: Array, batch: Batch, entropy: Array) -> tuple[Array, Metrics]:
         loss, metrics = policy_loss(logprob, batch, config.loss, entropy)
         for term in terms:
@@ -60,8 +67,7 @@ def make_update(
             loss, metrics = loss + more, metrics | found
         return loss, metrics
 
-    score = make_score(hidden_fn, unembed_fn, config, mesh, config.rollout.temperature)
-    return _jit_update(score, loss_fn, optimizer, config, mesh, placement)
+    return loss_fn
 
 
 def make_sft_update(

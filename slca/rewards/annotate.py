@@ -73,9 +73,18 @@ def annotate(
     if roles:
         _relabel(episodes, parts, labels["role"], roles)
     labels["abstained"] = np.array([e.scored and _abstained(e, rules) for e in episodes], bool)
-    scorer = f"{hierr.VERSION}/{getattr(use_judge, 'version', 'judge') if use_judge else summary.VERSION}"
-    labels["version"] = np.full(len(episodes), scorer)
+    labels["version"] = np.full(len(episodes), _version(use_judge, checker, roles))
     return Rollouts(np.asarray([e.group for e in episodes], np.int64), kind, rewards, labels, tokens)
+
+
+def _version(judge: Any, checker: Any, roles: Any) -> str:
+    """Who scored: `process/summary`, then `/checker=` and `/roles=` where a model and not the rules gave them."""
+
+    def name(grader: Any) -> str:  # a bound method speaks for its object
+        return str(getattr(grader, "version", getattr(getattr(grader, "__self__", None), "version", "unnamed")))
+
+    parts = [hierr.VERSION, name(judge) if judge else summary.VERSION]
+    return "/".join(parts + [f"{what}={name(by)}" for what, by in (("checker", checker), ("roles", roles)) if by])
 
 
 def metrics(rollouts: Rollouts) -> dict[str, tuple[float, float]]:

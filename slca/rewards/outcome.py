@@ -106,7 +106,10 @@ def layered(is_solved: bool, unusable_calls: int, attempted: bool, due: bool) ->
 
 
 def overlong(tokens: int, limit: int, share: float = 0.2, factor: float = 1.0) -> float:
-    """DAPO's soft over-long penalty in [-factor, 0]: falls linearly over the last `share` of `limit` response tokens."""
+    """DAPO's soft over-long penalty in [-factor, 0]: falls linearly over the last `share` of `limit` response tokens.
+
+    Published: 4,096 of 20,480 tokens, factor 1.
+    """
     margin = share * limit
     return -factor * min(max((tokens - (limit - margin)) / margin, 0.0), 1.0) if margin > 0 else 0.0
 

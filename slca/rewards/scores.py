@@ -35,6 +35,8 @@ class Rules:
     segmenter: str
     omission: str
     omission_test: str
+    overlong_share: float
+    overlong_penalty: float
     max_response_tokens: int
 
     @classmethod
@@ -190,7 +192,9 @@ def _outcomes(episode: Episode, rules: Rules, found: dict[str, float], compared:
             rules.repeat_penalty, rules.error_penalty,
         ),
         "layered": outcome.layered(solved, int(found["errors"]), attempted, any(gold)),
-        "overlong": outcome.overlong(len(episode.tokens) - episode.prompt_length, rules.max_response_tokens),
+        "overlong": outcome.overlong(
+            len(episode.tokens) - episode.prompt_length, rules.max_response_tokens, rules.overlong_share, rules.overlong_penalty
+        ),
     }  # fmt: skip
 
 

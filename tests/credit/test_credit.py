@@ -234,6 +234,15 @@ def test_gigpo_anchor_states():
     assert aligned("final", by="state", transform=discounted(0.95))(rollouts)[0, 1] == 0  # a lone state
 
 
+def test_gigpo_with_the_official_stepwise_deviation():
+    episode = made(pairs(2), total=[1, 0], final=[[0, 1], [0, 0]], labels={"state": [[0, 1], [0, 2]]})
+    f = total(outcome("total", stepwise=True), aligned("final", by="state", transform=discounted(0.95)))
+    np.testing.assert_allclose(f(episode), [[1.5731, 0.8660], [-1.5731, -0.8660]], **ROUND)
+    longer = made([[TOOL, TOOL, SUMMARY], [SUMMARY, ABSENT, ABSENT]], total=[1, 0])
+    found = outcome("total", stepwise=True)(longer)
+    np.testing.assert_allclose(found, [[0.5, 0.5, 0.5], [-1.5, 0, 0]], rtol=1e-5)  # three votes against one
+
+
 def test_equal_labels_of_other_groups_do_not_meet():
     rollouts = made([[TOOL]] * 4, group=[0, 0, 1, 1], final=[[1], [0], [5], [5]], labels={"state": [[0]] * 4})
     np.testing.assert_allclose(aligned("final", by="state")(rollouts)[:, 0], [0.7071, -0.7071, 0, 0], **ROUND)

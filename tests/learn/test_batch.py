@@ -148,6 +148,15 @@ def test_truncated_rows_leave_numerator_and_denominator(config):  # M3: 25 kept 
     assert batch.loss_weight[batch.loss_weight > 0] == pytest.approx(np.full(25, 1 / 25))
 
 
+@pytest.mark.parametrize("end", ["truncated", "context_full"])
+def test_overlong_filtering_leaves_cut_rows_out(config, end):
+    rows = [episode(1, [(5, 0)], sample=n, end=end if n == 3 else "answered") for n in range(6)]
+    assert (pack(rows, np.ones((6, 1)), config=config)[0].loss_weight > 0).sum() == 30
+    config.loss.mask_truncated = True
+    (batch,) = pack(rows, np.ones((6, 1)), config=config)
+    assert batch.loss_weight[batch.loss_weight > 0] == pytest.approx(np.full(25, 1 / 25))
+
+
 def test_active_denominator_counts_tokens_with_an_advantage(config):
     config.loss.denominator = "active"
     live, still = trained([2]), trained([6], advantage=0.0)

@@ -142,6 +142,20 @@ def test_kl_estimators_by_hand():
         assert float(kl_penalty(new, ref, kind)[0, 0]) == pytest.approx(expected, rel=1e-6)
 
 
+def test_straight_through_has_the_value_of_one_and_the_gradient_of_k2():
+    new, ref = jnp.asarray([[-1.0]]), jnp.asarray([[-1.5]])
+    for kind in ("k1", "k3"):
+        value, gradient = jax.value_and_grad(lambda x, kind=kind: kl_penalty(x, ref, kind + "+")[0, 0])(new)
+        assert float(value) == pytest.approx(float(kl_penalty(new, ref, kind)[0, 0]), rel=1e-6)
+        assert float(gradient[0, 0]) == pytest.approx(0.5)  # -d, the reverse KL's on-policy
+
+
+def test_k2_of_espo_by_hand():
+    """Sequence log-ratio .4 to the reference: k2 / L = .4^2 / 2 / 4 = .02."""
+    d = jnp.asarray([[0.4]])
+    assert float(kl_penalty(d, jnp.zeros((1, 1)), "k2")[0, 0]) / 4 == pytest.approx(0.02)
+
+
 def test_kl_has_a_gradient(loss):  # M12
     batch = batch_of([0.0, 0.0], ref=[-1.5, -1.0])
     assert not run([-1.0, -1.0], batch, loss)[1].any()

@@ -1,12 +1,15 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from slca.learn.batch import pack
 from slca.learn.forward import policy_forward
-from slca.learn.probe import Answers, Pair, Rows, make_ablation, make_divergence, make_logprob, make_saliency
+from slca.learn.probe import Answers, Pair, Rows, make_ablation, make_divergence, make_gradients, make_logprob, make_saliency
 from slca.learn.sharding import make_mesh, put_batch, row_shards, shardings
+from slca.learn.update import accumulate, make_loss, make_score
+from slca.types import SUMMARY, TOOL
 
 from .test_batch import find
 
@@ -88,6 +91,20 @@ def test_divergence_of_a_teacher_with_another_context(config, toy, mesh):  # SC-
         expected = (np.exp(t) * (t - s)).sum(-1), s[at_token], t[at_token], -(np.exp(s) * s).sum(-1)
         for got, want in zip(found, expected, strict=True):
             np.testing.assert_allclose(got[n, : len(response)], want, atol=2e-5)
+
+
+def test_gradient_norms_of_the_kinds_make_up_the_whole(config, toy, episodes, credit):
+    (batch,) = pack(episodes, credit, config=config)
+    params = toy.params()
+    found = {k: float(v) for k, v in make_gradients(toy.lookup, toy.unembed, config)(params, batch).items()}
+    score, loss = make_score(toy.lookup, toy.unembed, config, None, 1.0), make_loss(config)
+    whole = optax.tree.norm(jax.jit(lambda p, b: accumulate(score, loss, p, b, 2, None)[0])(params, batch))
+    square = found["tool"] ** 2 + found["summary"] ** 2 + 2 * found["cosine"] * found["tool"] * found["summary"]
+    assert found["tool"] > 0 and found["summary"] > 0 and square == pytest.approx(float(whole) ** 2, rel=1e-4)
+    alone = make_gradients(toy.lookup, toy.unembed, config)(
+        params, batch._replace(kind=np.where(batch.kind == SUMMARY, TOOL, batch.kind))
+    )
+    assert float(alone["summary"]) == float(alone["cosine"]) == 0.0
 
 
 @pytest.fixture

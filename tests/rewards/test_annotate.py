@@ -164,6 +164,37 @@ def test_judge_grades_and_failures(config):
         annotate(rows, config)
 
 
+def test_the_version_names_every_model_that_scored(config):
+    class Grader:
+        version = "m-1"
+
+        def completeness(self, episodes):
+            return [1.0] * len(episodes)
+
+        def roles(self, episodes):
+            return [[0] * len(e.turns) for e in episodes]
+
+    g = Grader()
+    assert (
+        annotate([good()], config, checker=g.completeness, roles=g.roles).labels["version"][0]
+        == "hierr-1/rule-1/checker=m-1/roles=m-1"
+    )
+    assert (
+        annotate([good()], config, roles=lambda rows: [[0] * len(e.turns) for e in rows])
+        .labels["version"][0]
+        .endswith("/roles=unnamed")
+    )
+    config.reward.summary = "judge"
+    assert annotate([good()], config, judge=lambda asked: [1.0]).labels["version"][0] == "hierr-1/unnamed"
+
+
+def test_the_soft_overlong_penalty_follows_the_config(config):
+    config.rollout.max_response_tokens = 12  # the episode has 10 response tokens
+    assert annotate([good()], config).rewards["overlong"][0] == pytest.approx(-0.4 / 2.4)
+    config.reward.update(overlong_share=0.5, overlong_penalty=3.0)
+    assert annotate([good()], config).rewards["overlong"][0] == pytest.approx(-3 * 4 / 6)
+
+
 def test_efficiency_is_off_by_default_and_never_below_zero(config):
     rows = [episode(task(), [calls(GOLD), calls(GOLD), ANSWER])]
     config.reward.efficiency = "dup_penalty"

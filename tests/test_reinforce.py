@@ -1,0 +1,85 @@
+"""One RL step of the records that ask for more than packing and a loss, on a tiny random policy; resampling; gradient norms."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from configs import tiny
+from slca.assemble import apply_record, assemble, initial_params
+from slca.learn.update import init_state
+from slca.reinforce import make_step
+from slca.rewards.annotate import annotate
+from slca.tasks.datasets import stream
+from slca.types import TOOL
+from slca.validate import validate
+
+
+def small(name, **changes):
+    c = tiny.get_config(name)
+    c.model.update(width=32, layers=1, heads=2, kv_heads=1, head_dim=16, ff=64, max_length=1024)
+    c.tasks.domains = ("weather",)
+    c.train.update(micro_rows=4, row_lengths=(512,))
+    c.rollout.update(prompts=2, group=4, max_turn_tokens=16, max_response_tokens=48, slots=8)
+    c.run.compile_cache = False
+    for path, value in changes.items():
+        section, field = path.split("__")
+        c[section][field] = value
+    validate(c)
+    return c
+
+
+@pytest.fixture(scope="module")
+def base():
+    """Parts for one device, shared by all records: only the algorithm differs."""
+    original, jax.device_count = jax.device_count, lambda *_: 1
+    yield assemble(small("slca"))
+    jax.device_count = original
+
+
+def run(base, config, reference=False):
+    """(outcome, change of the parameters) of one step."""
+    parts = base._replace(algorithm=apply_record(config))
+    params = initial_params(config, parts)
+    before = jax.device_get(params)
+    frozen = jax.tree.map(lambda x: x * 0.9, params) if reference else None
+    optimizer = optax.sgd(1.0)
+    step = make_step(config, parts, optimizer, reference=frozen)
+    state, outcome = step(init_state(params, optimizer, jax.random.key(0)), stream(config.tasks, "train", 0).next(2), 0)
+    after = jax.device_get(state.params)
+    return outcome, max(
+        float(np.abs(a - b).max()) for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True)
+    )
+
+
+NIGHTLY = [
+    pytest.param(name, marks=pytest.mark.nightly) for name in ("gear", "crest", "oar_g", "oar_p", "slca+self_conditioned")
+]
+
+
+@pytest.mark.parametrize("name", ["self_conditioned", "rebel", *NIGHTLY])
+def test_a_step_of_every_record_that_needs_more(base, name):
+    outcome, _ = run(base, small(name))
+    assert np.isfinite(list(outcome.values.values())).all()
+    if name in ("gear", "crest"):
+        assert outcome.values["probe/taught"] == 8.0
+    if name == "rebel":
+        assert outcome.values["train/term/rebel"] >= 0.0 and outcome.values["rollout/credit/leak"] >= 0.0
+
+
+def test_a_step_with_every_extra_of_slca(base):
+    """Reference KL in the reward, dead groups rolled out again, gradient norms by kind, the leak test in the log."""
+    config = small("slca", train__keep_reference=True, reward__kl_coef=0.5, rollout__resample=2, report__gradient_every=1)
+    outcome, moved = run(base, config, reference=True)
+    values = outcome.values
+    assert moved > 0 and np.isfinite(list(values.values())).all()
+    assert values["rollout/credit/leak"] == 0.0
+    assert abs(values["train/gradient/cosine"]) <= 1.0 and values["train/gradient/tool"] >= 0.0
+    assert values["resample/tried"] == values["resample/recovered"] + values["resample/dead"]
+    assert [episode.group for episode in outcome.episodes] == [0] * 4 + [1] * 4
+    np.testing.assert_array_equal(outcome.rollouts.group, [0] * 4 + [1] * 4)
+    free = annotate(outcome.episodes, config).rewards
+    paid = {name: free[name] - outcome.rollouts.rewards[name] for name in ("tool", "summary", "total", "solved")}
+    assert (paid["total"] > 0).all() and (paid["solved"] == 0).all()  # k3 is never negative
+    np.testing.assert_allclose(paid["tool"] + paid["summary"], paid["total"], rtol=1e-9)
+    np.testing.assert_array_equal(paid["tool"] > 0, (outcome.rollouts.kind == TOOL).any(1))

@@ -80,7 +80,8 @@ def _parallel(template: Template) -> bool:
 def _check_parser(template: Template, messages: Sequence[Any]) -> None:
     turn = next(i for i, message in enumerate(messages) if message.get("tool_calls"))
     hint = _NO_PYTHON_CALLS if template.wire == "llama_python" else ""
-    for message in (messages[turn], {"role": "assistant", "content": "", "tool_calls": [ODD.message()]}):
+    odd: Any = {"role": "assistant", "content": "", "tool_calls": [ODD.message()]}
+    for message in (messages[turn], odd):
         try:
             text = template.tokenizer.decode(template.assistant(messages[:turn], message)[:-1])
         except ValueError as error:

@@ -112,6 +112,11 @@ class Reader:
         return 0.0
 
 
+def sound(text: str) -> str:
+    """Half surrogates, which nothing can encode, become U+FFFD."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def preview(text: str, size: int) -> str:
     """`text` quoted as JSON (so one line, no control characters), at most about `size` characters; longer text is cut."""
     shown = text if len(text) <= size else text[: size - 1] + "…"

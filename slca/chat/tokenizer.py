@@ -7,10 +7,13 @@ only `slca.chat.template` places control ids, where the chat template itself wro
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from slca.chat.strict_json import sound
 
 if TYPE_CHECKING:
     import tokenizers
@@ -105,11 +108,6 @@ def _generation_stops(path: Path) -> list[int]:
     return eos if isinstance(eos, list) else [eos]
 
 
-def _sound(text: str) -> str:
-    """Half surrogates, which no tokenizer can encode, become U+FFFD."""
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
 class FastTokenizer:
     """A `tokenizers` pipeline (byte-level or byte-fallback BPE) and a copy of it without control tokens."""
 
@@ -148,7 +146,7 @@ class FastTokenizer:
                 )
 
     def encode(self, text: str) -> list[int]:
-        return self.plain.encode(_sound(text), add_special_tokens=False).ids
+        return self.plain.encode(sound(text), add_special_tokens=False).ids
 
     def encode_trusted(self, text: str) -> list[int]:
         """Ids as `transformers` gives them, control tokens recognised anywhere in the text: for checks, never for content."""
@@ -202,15 +200,13 @@ class SentencePieceTokenizer:
         return [of(i) for i in range(self.size)]
 
     def encode(self, text: str) -> list[int]:
-        first, *others = (self._pieces.encode(part) for part in _sound(text).split("▁"))
+        first, *others = (self._pieces.encode(part) for part in sound(text).split("▁"))
         for part in others:
             first += self._lower_block + part
         return first
 
     def encode_trusted(self, text: str) -> list[int]:
         """See `FastTokenizer.encode_trusted`."""
-        import re
-
         pattern = "|".join(re.escape(word) for word in sorted(self.control, key=len, reverse=True))
         pieces: Sequence[str] = re.split(f"({pattern})", text)
         return [i for piece in pieces for i in ([self.control[piece]] if piece in self.control else self.encode(piece))]

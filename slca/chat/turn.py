@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from slca.chat.strict_json import Fault, Reader, preview
+from slca.chat.strict_json import Fault, Reader, preview, sound
 from slca.types import Block, CallError, Parsed, ToolCall
 
 MAX_MESSAGE = 1000  # characters of an error message
@@ -45,7 +45,7 @@ class Turn:
             errors.append(CallError("too_many", f"more than {self.max_calls} calls in one turn; the rest was not run", index))
         self.calls += calls
         self.errors += errors
-        self.blocks.append(Block(tuple(calls), tuple(errors), _sound(raw)))
+        self.blocks.append(Block(tuple(calls), tuple(errors), sound(raw)))
 
     def stray(self, message: str) -> None:
         """A fault outside any block."""
@@ -74,19 +74,14 @@ class Turn:
 
 def _joined(pieces: list[str]) -> str:
     """Pieces without surrounding white space, one a line."""
-    return _sound("\n".join(stripped for piece in pieces if (stripped := piece.strip())))
-
-
-def _sound(text: str) -> str:
-    """Half surrogates become U+FFFD, so that the text can be encoded and written."""
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return sound("\n".join(stripped for piece in pieces if (stripped := piece.strip())))
 
 
 def message(what: str, raw: str) -> str:
     """An error with a bounded look at its cause: an echo of a huge payload would inflate the next prompt."""
     raw = raw.strip()
     size = f" ({len(raw):,} characters)" if len(raw) > 200 else ""
-    shown = _sound(raw if len(raw) <= 200 else raw[:199] + "…")
+    shown = sound(raw if len(raw) <= 200 else raw[:199] + "…")
     return f"{what}. Got{size}: {shown}"[:MAX_MESSAGE]
 
 

@@ -9,14 +9,9 @@ import re
 import string
 from functools import lru_cache
 from random import Random
+from re import _constants as codes  # what `re` itself parses with
+from re import _parser as parser
 from typing import Any
-
-try:  # the parser of `re`, public under another name before Python 3.11
-    from re import _constants as codes
-    from re import _parser as parser
-except ImportError:  # pragma: no cover
-    import sre_constants as codes  # type: ignore[no-redef]
-    import sre_parse as parser  # type: ignore[no-redef]
 
 _EXTRA_REPEATS = 6  # of `*`, `+` and `{n,}` beyond their minimum
 _ATTEMPTS = 40

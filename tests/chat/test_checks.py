@@ -91,5 +91,4 @@ def test_template_that_takes_structure_from_content():
 
 @pytest.mark.parametrize("name", KEEPS_PREFIXES)
 def test_thinking_is_harmless_where_the_template_knows_none(name):
-    if name == "tiny":
-        Template(load("tiny"), thinking=True).check()
+    Template(template(name).tokenizer, **OPTIONS[name], thinking=True).check()

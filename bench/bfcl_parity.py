@@ -19,13 +19,14 @@ import json
 import sys
 import types
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from bench.bfcl_damage import DAMAGES
+from slca.chat.lenient import parse_lenient
 from slca.chat.parse import parse
 from slca.rewards.values import typed
 from slca.tasks.schema import ToolSet
@@ -108,20 +109,23 @@ def ours(entry: Entry, text: str) -> tuple[Calls, str]:
     """(calls read, "" or the first fault: of the parser, of the schema, or the number or values of the calls)."""
     parsed = parse(text, tools=entry.toolset.tools)
     calls = [(call.name, dict(call.arguments)) for call in parsed.calls]
-    if parsed.errors:
-        return calls, f"parser: {parsed.errors[0].kind}"
-    for call in parsed.calls:
+    return calls, f"parser: {parsed.errors[0].kind}" if parsed.errors else verdict(entry, parsed.calls)
+
+
+def verdict(entry: Entry, calls: Sequence[ToolCall]) -> str:
+    """ "" or the first fault of the calls."""
+    for call in calls:
         if faults := entry.toolset.check(call):
-            return calls, f"schema: {faults[0].kind}"
+            return f"schema: {faults[0].kind}"
     if len(calls) != len(entry.accepted):
-        return calls, "number of calls"
-    rest = list(parsed.calls)
+        return "number of calls"
+    rest = list(calls)
     for wanted in entry.accepted:
         match = next((call for call in rest if meets(call, wanted)), None)
         if match is None:
-            return calls, "tool" if all(call.name not in wanted for call in rest) else "values"
+            return "tool" if all(call.name not in wanted for call in rest) else "values"
         rest.remove(match)
-    return calls, ""
+    return ""
 
 
 def meets(call: ToolCall, wanted: dict[str, dict[str, list[Any]]]) -> bool:
@@ -216,7 +220,10 @@ def _source(value: Any, kind: str, item: str = "") -> str:
 
 @dataclass
 class Tally:
-    """Of one kind of copy: texts; accepted by the official checker, by our parser and schema, with our values; agreement."""
+    """Of one kind of copy: texts; accepted by the official checker, by our parser and schema, with our values; agreement.
+
+    lenient: accepted when the reader for serving takes the place of the strict parser.
+    """
 
     texts: int = 0
     official: int = 0
@@ -224,6 +231,7 @@ class Tally:
     ours: int = 0
     same: int = 0
     read: int = 0
+    lenient: int = 0
 
 
 def compare(cases: Iterable[Entry], judge: Judge) -> tuple[dict[str, Tally], dict[tuple[str, str], list[tuple[str, str]]]]:
@@ -243,6 +251,7 @@ def compare(cases: Iterable[Entry], judge: Judge) -> tuple[dict[str, Tally], dic
             tally.usable += bool(calls) and not fault.startswith(("parser", "schema"))
             tally.ours += not fault
             tally.same += (not theirs) == (not fault)
+            tally.lenient += not verdict(entry, parse_lenient(text, tools=entry.toolset.tools).calls)
             tally.read += decoded == [{tool: arguments} for tool, arguments in calls]
             if theirs and not fault:
                 differences["official", why_official(entry, name)].append((name, entry.id))
@@ -289,9 +298,9 @@ def main() -> None:
     print(f"bfcl-eval {version('bfcl-eval')}: {len(cases)} entries; tools refused by our vetting: {refused or 'none'}\n")
     tallies, differences = compare(cases, judge)
     print(
-        "| copy | texts | official accepts | our parser and schema accept | and our values | same verdict | same calls read |"
+        "| copy | texts | official accepts | our parser and schema accept | our values too | same verdict | same calls read | lenient |"
     )
-    print("|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|")
     for name, tally in tallies.items():
         print(f"| {name} | {' | '.join(map(str, astuple(tally)))} |")
     total = [sum(column) for column in zip(*map(astuple, tallies.values()))]

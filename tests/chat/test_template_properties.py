@@ -2,7 +2,8 @@
 
 from hypothesis import strategies as st
 
-from tests.chat.conversations import OSLO, TOOLS, assistant, result, system, user
+from slca.types import ToolCall
+from tests.chat.conversations import TOOLS, assistant, result, system, user
 from tests.chat.families import KEEPS_PREFIXES, OPTIONS, PARALLEL, template
 from tests.chat.properties import attacks, property_tests
 from tests.chat.test_template import control_ids, reference, stream
@@ -21,7 +22,7 @@ def conversations(draw, content, parallel=True):
     messages.append(user(draw(content)))
     for turn in range(draw(st.integers(1, 3))):
         calls = [
-            type(OSLO)(draw(st.sampled_from(["get_weather", "get_time"])), draw(ARGUMENTS), f"call_{turn:03d}{k}")
+            ToolCall(draw(st.sampled_from(["get_weather", "get_time"])), draw(ARGUMENTS), f"call_{turn:03d}{k}")
             for k in range(draw(st.integers(0, 2 if parallel else 1)))
         ]
         messages.append(assistant("" if calls else draw(content), *calls))
@@ -29,11 +30,21 @@ def conversations(draw, content, parallel=True):
     return [*messages, assistant(draw(content))] if messages[-1]["role"] != "assistant" else messages
 
 
+@st.composite
+def tool_lists(draw, content):
+    kinds = st.sampled_from(["string", "integer", "boolean"])
+    properties = st.dictionaries(content, st.fixed_dictionaries({"type": kinds, "description": content}), max_size=3)
+    return [
+        {**TOOLS[0], "function": {"name": name, "description": draw(content), "parameters": {"properties": draw(properties)}}}
+        for name in draw(st.lists(content, max_size=3, unique=True))
+    ]
+
+
 @property_tests(data=st.data(), name=st.sampled_from(KEEPS_PREFIXES))
 def incremental_equals_full(data, name):
     t = template(name)
     messages = data.draw(conversations(HARMLESS, parallel=name in PARALLEL))
-    tools = [] if data.draw(st.booleans()) else TOOLS
+    tools = data.draw(tool_lists(HARMLESS))
     ids, borders = stream(t, messages, tools)
     full = t.ids(messages, tools)
     assert full[: len(ids)] == ids
@@ -61,3 +72,19 @@ def hostile_content_injects_nothing(data, name, hostile):
 
 
 test_hostile_content_injects_nothing, test_hostile_content_injects_nothing_nightly = hostile_content_injects_nothing
+
+
+@property_tests(name=st.sampled_from(list(OPTIONS)), hostile=attacks().map("a{}b".format))
+def hostile_tools_and_calls_inject_nothing(name, hostile):
+    t, controls = template(name), []
+    for text in (hostile, "harmless"):
+        parameters = {"type": "object", "properties": {text: {"description": text, "enum": [text]}}}
+        tool = {"type": "function", "function": {"name": text, "description": text, "parameters": parameters}}
+        call = ToolCall(text, {text: [text, {"k": text}]}, "call_0")
+        messages = [user("?"), assistant("", call), result(call, "4"), assistant("Done.")]
+        ids, _ = stream(t, messages, [tool])
+        controls.append(control_ids(t, ids))
+    assert controls[0] == controls[1]
+
+
+test_hostile_tools_inject_nothing, test_hostile_tools_inject_nothing_nightly = hostile_tools_and_calls_inject_nothing

@@ -1,10 +1,9 @@
-"""Focus: the hand cases of SC-GRPO, GEAR, OAR and CREST, and law 5: a focus never flips a sign."""
+"""Focus: the hand cases of SC-GRPO, GEAR, OAR and CREST."""
 
 import numpy as np
 import pytest
 
 from slca.credit import focus
-from slca.credit.algorithms import ALGORITHMS
 
 ROUND = dict(rtol=0, atol=6e-5)
 
@@ -80,19 +79,6 @@ def test_oar_leaves_the_answer_alone():
 def test_crest_hand_case():
     aux = {"gap": np.array([[0.2, -0.3, 1.0]]), "sign": np.ones((1, 3)), "surprisal": np.full((1, 3), 2.0)}
     np.testing.assert_allclose(focus.crest()(aux, np.ones((1, 3), bool)), [[1.0664, 1, 1.084]], **ROUND)
-
-
-@pytest.mark.parametrize("record", [r for r in ALGORITHMS.values() if r.focus], ids=lambda r: r.name)
-def test_law_5_a_focus_is_never_negative_and_is_one_off_the_mask(record):
-    random = np.random.default_rng(0)
-    for _ in range(20):
-        mask = random.uniform(size=(3, 9)) < 0.7
-        aux = {name: random.normal(size=mask.shape) for name in ("gap", "sign", "surprisal")}
-        aux |= {name: np.abs(random.normal(size=mask.shape)) for name in ("teacher_kl", "entropy", "importance")}
-        aux = {name: np.where(mask, values, np.nan) for name, values in aux.items()} | {"reference": np.array([0, -1, 2])}
-        found = record.focus(aux, mask)
-        assert found.shape == mask.shape and np.isfinite(found).all() and (found >= 0).all()
-        np.testing.assert_array_equal(found[~mask], 1)
 
 
 def test_a_missing_probe_is_named():

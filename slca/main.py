@@ -38,6 +38,17 @@ def default_workdir(argv: list[str]) -> Path:
     return Path("runs") / "run"
 
 
+def use_huge_pages() -> None:
+    """Start this process over (same pid) with glibc asking for huge pages, which it reads only at start.
+
+    Train steps on a CPU allocate big temporaries at every call; without it a third of the time goes to page faults
+    (bench/RESULTS.md, section "tiny"). A value that the user set is left alone; other systems ignore the variable.
+    """
+    if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
+        environment = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+        os.execve(sys.executable, [sys.executable, "-m", "slca.main", *sys.argv[1:]], environment)
+
+
 def main(argv: list[str]) -> int:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would say that PyTorch is missing, which is as it should be
     from slca.train import run
@@ -75,4 +86,5 @@ if __name__ == "__main__":
     if {"--help", "-h", "-help"} & set(sys.argv):
         print(__doc__)
         sys.exit(0)
+    use_huge_pages()
     app.run(main, flags_parser=parse)

@@ -95,7 +95,7 @@ def regression(d, reward, group=None, eta=1.0, on_policy=False, tokens=1):
     b = batch(old, np.repeat((reward - mean)[:, None], tokens, 1), weight=np.full(old.shape, 1 / len(d)))
     b = b._replace(group=jnp.asarray(np.repeat(group[:, None], tokens, 1) + 1))
     logprob = jnp.asarray(np.repeat(d[:, None] / tokens, tokens, 1) - 1.0, jnp.float32)
-    found, gradient = jax.value_and_grad(lambda x: rebel(eta)(x, b)[0])(logprob)
+    found, gradient = jax.jit(jax.value_and_grad(lambda x: rebel(eta)(x, b)[0]))(logprob)
     return float(found), np.asarray(gradient)
 
 

@@ -1,4 +1,7 @@
-"""Reward hacks met in practice (field-bugs A9, 103-112): none of them pays more than doing the task, or than not doing it."""
+"""Reward hacks met in practice (field-bugs A9, 103-112): none of them pays more than doing the task, or than not doing it.
+
+109 (training return up, evaluation down) is no reward but a missing measurement: `eval.every` and slca.evals.
+"""
 
 import json
 from itertools import pairwise

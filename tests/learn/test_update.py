@@ -7,11 +7,13 @@ import optax
 import pytest
 from jax import monitoring
 
+from slca.credit.algorithms import ALGORITHMS
 from slca.learn.batch import pack, pack_sft
 from slca.learn.forward import policy_forward
 from slca.learn.loss import policy_loss
 from slca.learn.probe import make_logprob
 from slca.learn.sharding import by_rows, make_mesh, put_batch, row_shards, shardings, state_shardings
+from slca.learn.terms import make_terms
 from slca.learn.update import accumulate, init_state, make_score, make_sft_update, make_update
 from slca.types import POLICY
 
@@ -307,6 +309,24 @@ def test_two_sweeps_move_the_ratio(config, toy, episodes, credit, adamw):  # P4,
             state, metrics = update(state, batch)
             ratios.append(float(metrics["kl/old"][0] / metrics["kl/old"][1]))
     assert abs(ratios[0]) < 1e-10 and min(ratios[1:]) > 1e-4  # only the very first step is on-policy
+
+
+@pytest.mark.parametrize("mesh", [None, pytest.param((2, 2, 2), marks=pytest.mark.nightly)])
+def test_rebel_does_not_depend_on_micro_batches_or_devices(config, toy, episodes, credit, mesh):  # contract 8
+    config.loss.update(dict(ALGORITHMS["rebel"].loss))
+    credit = np.repeat(credit[:, :1], 4, 1)
+    terms, norms = make_terms(ALGORITHMS["rebel"].terms), []
+    for sizes, micro_rows in ((None, 8), (mesh, 4 if mesh is None else 1)):
+        config.train.micro_rows = micro_rows
+        update, state, shards = start(
+            config, toy, optax.sgd(0.1), sizes, hidden=toy.lookup if mesh is None else None, terms=terms
+        )
+        (batch,) = pack(episodes, credit, config=config, data_size=shards, groups=True)
+        batch = batch._replace(old_logprob=np.where(batch.loss_weight > 0, -3.0, np.nan).astype(np.float32))
+        made = None if sizes is None else make_mesh(config.mesh)
+        metrics = update(state, batch if made is None else put_batch(batch, made))[1]
+        norms.append([float(metrics[name][0]) for name in ("loss", "grad_norm", "term/rebel")])
+    assert norms[0][1] > 0 and norms[1] == pytest.approx(norms[0], rel=1e-4)
 
 
 def test_sft_lowers_the_likelihood_loss(config, toy):

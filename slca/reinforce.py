@@ -149,7 +149,9 @@ def describe(
     """Numbers of a rollout batch: scores, rewards by channel (as credit saw them), how episodes went, contamination diagnostics."""
     scores = {name: mean for name, (mean, n) in summarize(episodes, config).items() if n}
     found = diagnostics.diagnose(rollouts, credit, record.options, record.credit, config.reward.summary_weight)
-    rewards = {name: value for name, value in reward_metrics(rollouts).items() if not name.startswith("score/")}  # told by scores
+    rewards = {
+        name: value for name, value in reward_metrics(rollouts).items() if not name.startswith("score/")
+    }  # told by scores
     return scores | finalize(merge(rewards, behaviour(episodes), found))
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from configs import default
+from slca.credit.algorithms import ALGORITHMS
 from slca.validate import ConfigError, field, validate
 
 
@@ -55,6 +56,25 @@ def test_each_fault_names_its_field(path, value):
 def test_rebel_needs_room_for_a_group():
     message = refused(credit__algorithm="rebel", train__micro_rows=4)
     assert "train.micro_rows=4" in message and "rollout.group=8" in message and "whole group" in message
+
+
+def test_kl_in_the_reward_needs_a_reference():
+    assert "train.keep_reference=True" in refused(reward__kl_coef=0.1)
+    config = default.get_config()
+    config.reward.kl_coef, config.train.keep_reference = 0.1, True
+    validate(config)
+
+
+def test_resampling_does_not_fit_credit_that_waits_for_a_probe():
+    message = refused(credit__algorithm="self_conditioned", rollout__resample=2)
+    assert "rollout.resample=2" in message and "self_conditioned" in message
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_record_of_the_table_may_run(name):
+    config = default.get_config()
+    config.credit.algorithm = name
+    validate(config)
 
 
 def test_batch_that_does_not_divide():

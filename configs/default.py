@@ -161,7 +161,7 @@ def get_config(arg: str = "slca") -> ConfigDict:
     o.name = "adamw"  # adamw | adafactor | muon
     o.lr = 1e-6  # peak
     o.schedule = "constant"  # constant | cosine | linear
-    o.warmup = 0  # optimiser steps
+    o.warmup = 0.0  # optimiser steps; below 1: their share
     o.b1, o.b2, o.eps = 0.9, 0.999, 1e-8  # Adam's
     o.weight_decay = 0.01  # decoupled
     o.clip_norm = 1.0  # global gradient norm; 0 = off

@@ -31,7 +31,7 @@ def get_config(arg: str = "slca"):
     c.sft.noise = 0.45
     c.sft.optimizer, c.sft.lr, c.sft.schedule, c.sft.warmup = "muon", 0.02, "cosine", 0.05
 
-    c.optim.lr, c.optim.warmup, c.optim.b2, c.optim.weight_decay = 2e-4, 5, 0.98, 0.0
+    c.optim.lr, c.optim.warmup, c.optim.b2, c.optim.weight_decay = 2e-4, 0.034, 0.98, 0.0
     c.train.steps = 150
     c.train.micro_rows, c.train.row_lengths = 6, (512,)
     c.eval.tasks = 192

@@ -115,7 +115,13 @@ def initial_params(config: Any, parts: Parts) -> Any:
         init = jax.jit(lambda key: transformer.init(parts.model, key), out_shardings=places)
         return init(jax.random.key(config.run.seed))
     if (Path(source) / "checkpoints").is_dir() or (Path(source) / "params").is_dir():
-        return load_params(source, places)
+        try:
+            params = load_params(source, places)
+        except (ValueError, OSError) as error:
+            raise ConfigError(f"{source}: {error}") from error
+        if jax.tree.map(lambda x: x.shape, params) != jax.tree.map(lambda x: x.shape, shapes):
+            raise ConfigError(f"{source} holds a model of another shape than the config's")
+        return params
     model, params = weights.load(source, mesh=parts.mesh)
     if jax.tree.map(lambda x: x.shape, params) != jax.tree.map(lambda x: x.shape, shapes):
         raise ConfigError(f"{source} holds a {model.family} model of another shape than the config's")

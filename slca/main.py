@@ -2,7 +2,7 @@
 
     python -m slca.main --config=configs/tiny.py                       # minutes on two CPU cores
     python -m slca.main --config=configs/tiny.py:grpo --workdir=runs/g  # another algorithm of the table
-    python -m slca.main --config=configs/tiny.py --config.train.steps=20
+    python -m slca.main --config=configs/tiny.py --workdir=runs/short --config.train.steps=20
 
 Flags: --config FILE[:VARIANT] (required), --workdir DIR (default runs/<config>-<variant>), --resume / --noresume
 (default: continue the run that the workdir holds), --allow-config-change (continue although the config differs).
@@ -77,9 +77,11 @@ def parse(argv: list[str]) -> list[str]:
     """Absl's parser, with one line instead of a traceback for a wrong flag or an unreadable config."""
     try:
         return flags.FLAGS(argv)
-    except (flags.Error, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
-        print(f"slca.main: {str(error).strip().splitlines()[0]}", file=sys.stderr)
-        sys.exit(2)
+    except (AttributeError, KeyError) as error:
+        print(f"slca.main: no such config field: {error}; see configs/default.py", file=sys.stderr)
+    except Exception as error:  # a config file is Python: anything may come out of it
+        print(f"slca.main: {type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
+    sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -98,8 +98,8 @@ def _damage_calls(message: Message, task: Task, rng: np.random.Generator) -> Non
         del arguments[str(rng.choice(sorted(arguments)))]
     elif kind != "twice" and arguments:
         name = str(rng.choice(sorted(arguments)))
-        schema = next(t["function"]["parameters"] for t in task.tools if t["function"]["name"] == function["name"])
-        options = schema.get("properties", {}).get(name, {}).get("enum", ())
+        schemas = [t["function"]["parameters"] for t in task.tools if t["function"]["name"] == function["name"]]
+        options = schemas[0].get("properties", {}).get(name, {}).get("enum", ()) if schemas else ()
         arguments[name] = _wrong(arguments[name], options or _words(task), rng)
     else:
         calls.append(copy.deepcopy(calls[-1]))

@@ -6,10 +6,10 @@ the parameters; everything else is a function of the config, so a run that was k
 
 from __future__ import annotations
 
-import json
+import contextlib
 import logging
 import os
-import signal
+import sqlite3
 import sys
 import time
 from dataclasses import asdict, dataclass, field
@@ -19,8 +19,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from slca.assemble import assemble, initial_params
-from slca.checkpoint import Checkpoints, config_diff
+from slca.assemble import apply_record, assemble, initial_params
+from slca.checkpoint import Checkpoints
 from slca.credit.algorithms import algorithm
 from slca.evals.indomain import evaluate
 from slca.learn.optim import optimizer, schedule
@@ -32,11 +32,13 @@ from slca.report.console import print_table, step_line
 from slca.report.episodes import episode_file, save_episodes
 from slca.report.metrics import Writer, finalize
 from slca.report.page import write_report
-from slca.report.redact import redact_tree, secrets
+from slca.report.redact import secrets
 from slca.sft import demonstrations
+from slca.stop import Stop, Stopped
 from slca.tasks.datasets import evaluation_tasks, stream
 from slca.types import TrainState
 from slca.validate import ConfigError, validate
+from slca.workdir import check_workdir, write_json
 
 log = logging.getLogger("slca")
 
@@ -45,30 +47,14 @@ SHOWN_ALGORITHMS = ("slca", "grpo", "toolpo", "rltr")  # credits stored beside t
 
 @dataclass
 class Position:
-    """Where a run stands. step counts within the phase; stream is the state of the phase's task stream."""
+    """Where a run stands. step counts within the phase; number counts steps and phase changes since the run began and names
+    its checkpoints; stream is the state of the phase's task stream."""
 
     phase: str = "sft"  # sft | rl | done
     step: int = 0
+    number: int = 0
     stream: dict[str, Any] = field(default_factory=dict)
     results: list[dict[str, Any]] = field(default_factory=list)
-
-
-class Stop:
-    """SIGTERM and SIGINT ask a run to save and leave; a second one ends it at once."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            try:
-                signal.signal(number, self._ask)
-            except ValueError:  # not the main thread (a notebook's worker): no handler, no harm
-                return
-
-    def _ask(self, number: int, frame: Any) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-        log.warning("%s: saving after this step, then leaving", signal.Signals(number).name)
 
 
 def run(config: Any, workdir: str | os.PathLike[str], *, resume: bool = True, allow_config_change: bool = False) -> int:
@@ -76,47 +62,34 @@ def run(config: Any, workdir: str | os.PathLike[str], *, resume: bool = True, al
 
     Raises ConfigError for a config that cannot run, or that differs from the one the workdir was started with.
     """
-    validate(config)
     _log_to_stdout()
+    with contextlib.suppress(KeyError, ValueError):  # validate says what is wrong with the algorithm
+        apply_record(config)
+    validate(config)
     workdir = Path(workdir)
-    stored = _open_workdir(workdir, config, resume, allow_config_change)
-    with Checkpoints(workdir, keep=config.checkpoint.keep) as checkpoints:
+    stored = check_workdir(workdir, config, resume, allow_config_change)
+    try:
+        checkpoints = Checkpoints(workdir, keep=config.checkpoint.keep)
         trainer = Trainer(config, workdir, checkpoints, stored)
+    except (ValueError, ImportError, OSError, RuntimeError, sqlite3.Error) as error:
+        raise ConfigError(f"{type(error).__name__}: {error}") from error
+    if sets := trainer.parts.algorithm.loss:
+        log.info("%s sets %s", config.credit.algorithm, ", ".join(f"loss.{name}={value}" for name, value in sets.items()))
+    write_json(workdir / "config.json", stored)
+    with checkpoints:
         return trainer.run()
 
 
 def _log_to_stdout() -> None:
     """Progress as plain lines on standard output; other libraries speak from WARNING on."""
     logging.getLogger().setLevel(logging.WARNING)
+    logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax warns at every save of files that one process does not have
     if not log.handlers:
         handler = logging.StreamHandler(sys.stdout)
         handler.setFormatter(logging.Formatter("%(message)s"))
         log.addHandler(handler)
         log.propagate = False
     log.setLevel(logging.INFO)
-
-
-def _open_workdir(workdir: Path, config: Any, resume: bool, allow_config_change: bool) -> dict[str, Any]:
-    """Make the folder and its config.json; returns the config as stored. Refuses a folder that holds another run."""
-    now = redact_tree(json.loads(json.dumps(config.to_dict())), secrets(config.to_dict()))
-    file = workdir / "config.json"
-    if file.is_file():
-        if not resume:
-            raise ConfigError(f"{workdir} holds a run already; continue it (--resume) or name another --workdir")
-        changes = config_diff(json.loads(file.read_text()), now)
-        if changes and not allow_config_change:
-            lines = "\n  ".join(changes)
-            raise ConfigError(
-                f"{workdir} was started with another config; use another --workdir, or --allow-config-change:\n  {lines}"
-            )
-    try:
-        workdir.mkdir(parents=True, exist_ok=True)
-        temporary = workdir / ".config.json.tmp"
-        temporary.write_text(json.dumps(now, indent=1))
-        os.replace(temporary, file)
-    except OSError as error:
-        raise ConfigError(f"--workdir={workdir}: cannot write there ({error})") from error
-    return now
 
 
 class Trainer:
@@ -129,7 +102,9 @@ class Trainer:
         self.hidden = secrets(stored)
         self.position = Position()
         self.state: Any = None  # a TrainState once the run has begun
+        self.saved = -1
         offset = self._restore()
+        self._check_tasks()
         self.writer = Writer(
             workdir, offset=offset, tensorboard=config.report.tensorboard, wandb=config.report.wandb, config=stored
         )
@@ -140,8 +115,13 @@ class Trainer:
         """Take up the newest checkpoint, if any; returns the offset into metrics.jsonl to continue at."""
         found = self.checkpoints.restore(lambda saved: self._like(saved["data"]["phase"]))
         if found is None:
+            old = self.workdir / "metrics.jsonl"
+            if old.is_file() and old.stat().st_size:
+                os.replace(old, self.workdir / "metrics-without-checkpoint.jsonl")
+                log.warning("no checkpoint to continue: starting over, the old metrics are in metrics-without-checkpoint.jsonl")
             return 0
         self.position, self.state = Position(**found.data), found.state
+        self.saved = self.position.number = found.step
         log.info("continuing %s at %s step %d", self.workdir, self.position.phase, self.position.step)
         return found.metrics_offset
 
@@ -166,11 +146,22 @@ class Trainer:
         return optimizer(c.optim, schedule(c.optim.schedule, c.optim.lr, steps, c.optim.warmup), axes)
 
     def _save(self) -> None:
-        done = self.position.step + (self.config.sft.steps if self.position.phase != "sft" else 0)
+        """Checkpoint the run where it stands, once."""
+        if self.position.number == self.saved:
+            return
+        self.checkpoints.wait()
         self.checkpoints.save(
-            done, self.state, asdict(self.position), self.stored, metrics_offset=self.writer.offset(),
+            self.position.number, self.state, asdict(self.position), self.stored, metrics_offset=self.writer.offset(),
             score=self._score(),
         )  # fmt: skip
+        self.saved = self.position.number
+
+    def _enter(self, phase: str) -> None:
+        """Change the phase and save."""
+        step = self.position.step if phase == "done" else 0
+        tasks = self.position.stream if phase == "done" else {}
+        self.position = Position(phase, step, self.position.number + 1, tasks, self.position.results)
+        self._save()
 
     def _score(self) -> float | None:
         """What `best` means: sampled success on the first split of the newest evaluation."""
@@ -180,24 +171,39 @@ class Trainer:
     # ---- the run
 
     def run(self) -> int:
+        if self.position.phase == "done" and self.position.step < self.config.train.steps:
+            self._extend()
         if self.position.phase == "done":
             log.info("%s is finished", self.workdir)
             return self._finish()
         self._announce()
-        if self.state is None:
-            self._start()
-        if self.position.phase == "sft":
-            self._sft()
-            if self.stop.asked:
-                return self._leave()
-            self._begin_rl()
-        self._rl()
-        if self.stop.asked:
+        try:
+            if self.state is None:
+                self._start()
+            if self.position.phase == "sft":
+                self._sft()
+                self._stage("after SFT")
+                self._begin_rl()
+            self._rl()
+            self._stage("after RL")
+        except Stopped:
             return self._leave()
-        self.position.phase = "done"
-        self._save()
+        self._enter("done")
         self.checkpoints.wait()
         return self._finish()
+
+    def _extend(self) -> None:
+        """A finished run whose config now asks for more RL steps goes on from its end."""
+        for row in self.position.results:
+            if row["name"] == "after RL":
+                row["name"] = f"RL step {self.position.step}"
+        self.position.phase = "rl"
+
+    def _check_tasks(self) -> None:
+        """Open every task source the run will read, so that a wrong one is an error now and not after the cold start."""
+        stream(self.config.tasks, "train", self.config.run.seed)
+        for split in self.config.eval.splits:
+            evaluation_tasks(self.config.tasks, split, 1, self.config.eval.seed)
 
     def _announce(self) -> None:
         sampler, model = self.parts.sampler, self.parts.model
@@ -212,36 +218,33 @@ class Trainer:
 
     def _start(self) -> None:
         params = initial_params(self.config, self.parts)
+        self._stage("untrained", params)
         phase = "sft" if self.config.sft.steps else "rl"
-        self._evaluate("untrained", params)
         self.position.phase = phase
         self.state = init_state(params, self._optimizer(phase), jax.random.key(self.config.run.seed))
         if phase == "rl":
-            self._begin_rl(fresh=False)
+            self._begin_rl()
 
-    def _begin_rl(self, fresh: bool = True) -> None:
-        """Turn the cold start's state into RL's: same parameters, new optimizer, a new task stream; keep the reference policy."""
-        params = self.state.params
-        if fresh:
-            self._evaluate("after SFT", params)
-        self.state = init_state(params, self._optimizer("rl"), jax.random.key(self.config.run.seed))
-        self.position = Position("rl", 0, {}, self.position.results)
+    def _begin_rl(self) -> None:
+        """Turn the state into RL's: same parameters, new optimizer, a new task stream; keep the reference policy."""
+        self.state = init_state(self.state.params, self._optimizer("rl"), jax.random.key(self.config.run.seed))
         if self._reference_needed():
             with Checkpoints(self.workdir / "reference", keep=1) as reference:
                 reference.save(0, self.state, {}, self.stored)
-        self._save()
+        self._enter("rl")
 
     def _reference_needed(self) -> bool:
         return self.config.loss.kl_coef > 0 or self.config.train.keep_reference
 
     def _leave(self) -> int:
-        self._save()
-        self.checkpoints.wait()
-        log.info("saved %s at %s step %d; the same command continues", self.workdir, self.position.phase, self.position.step)
+        if self.state is not None:
+            self._save()
+            self.checkpoints.wait()
+        log.info("stopped %s at %s step %d; the same command continues", self.workdir, self.position.phase, self.position.step)
         return 0
 
     def _finish(self) -> int:
-        (self.workdir / "results.json").write_text(json.dumps({"rows": self.position.results}, indent=1))
+        write_json(self.workdir / "results.json", {"rows": self.position.results})
         report = write_report(self.workdir)
         print_table(self.position.results)
         print(f"report: {report}")
@@ -262,19 +265,21 @@ class Trainer:
         tasks = stream(c.tasks, "train", c.run.seed)
         if self.position.stream:
             tasks.restore(self.position.stream)
-        while self.position.step < c.sft.steps and not self.stop.asked:
+        while self.position.step < c.sft.steps:
+            self._heed_stop()
             began = time.monotonic()
             batch, counts = demonstrations(tasks, self.parts.template, c, self.position.step, row_shards(self.parts.mesh))
             seconds, began = time.monotonic() - began, time.monotonic()
             self.state, metrics = update(self.state, put(batch, self.parts.mesh))
-            self.position.step += 1
-            self.position.stream = tasks.state()
+            self._advance(tasks)
             values = finalize(jax.device_get(metrics))
             values |= counts | {"time/data": seconds, "time/update": time.monotonic() - began}
             self.writer.write(self.position.step, named("sft", values), phase="sft")
             if self.position.step % 20 == 0 or self.position.step == 1:
                 log.info("sft %d/%d loss %.3f", self.position.step, c.sft.steps, values.get("loss", float("nan")))
-            if c.checkpoint.sft_every and self.position.step % c.checkpoint.sft_every == 0 and self.position.step < c.sft.steps:
+            if self.position.step == c.sft.steps or (
+                c.checkpoint.sft_every and self.position.step % c.checkpoint.sft_every == 0
+            ):
                 self._save()
 
     # ---- reinforcement
@@ -285,19 +290,20 @@ class Trainer:
         tasks = stream(c.tasks, "train", c.run.seed + 1)
         if self.position.stream:
             tasks.restore(self.position.stream)
-        while self.position.step < c.train.steps and not self.stop.asked:
+        while self.position.step < c.train.steps:
+            self._heed_stop()
             number = self.position.step
+            if number and c.eval.every and number % c.eval.every == 0:
+                self._stage(f"RL step {number}")
             self.state, outcome = step(self.state, tasks.next(c.rollout.prompts), number)
             done, last = number + 1, number + 1 == c.train.steps
-            self.position.step, self.position.stream = done, tasks.state()
+            self._advance(tasks)
             if c.report.episodes_every and (last or number % c.report.episodes_every == 0):
                 self._store(outcome, number)
             system = {"sys/compiles": float(self.parts.sampler.compiles()), "sys/rss": _rss()}
             self.writer.write(done, outcome.values | system, phase="rl")
             log.info(step_line(done, c.train.steps, outcome.values))
-            if last or (c.eval.every and done % c.eval.every == 0):
-                self._evaluate("after RL" if last else f"RL step {done}", self.state.params)
-            if not last and c.checkpoint.every and done % c.checkpoint.every == 0:
+            if last or (c.checkpoint.every and done % c.checkpoint.every == 0):
                 self._save()
 
     def _reference(self) -> Any:
@@ -322,28 +328,42 @@ class Trainer:
 
     # ---- shared
 
+    def _advance(self, tasks: Any) -> None:
+        self.position.step += 1
+        self.position.number += 1
+        self.position.stream = tasks.state()
+
+    def _heed_stop(self, *_: Any) -> None:
+        if self.stop.asked:
+            raise Stopped
+
+    def _stage(self, name: str, params: Any = None) -> None:
+        """Evaluate once under `name`: a run that continues does not do it again."""
+        if not any(row["name"] == name for row in self.position.results):
+            self.position.results += self._evaluate(name, self.state.params if params is None else params)
+
     def _placement(self, phase: str) -> TrainState | None:
         return None if self.parts.mesh is None else jax.tree.map(lambda x: x.sharding, self._like(phase))
 
-    def _evaluate(self, name: str, params: Any) -> None:
-        """Add a row a split and temperature to the results; the tasks and the draws are the same every time."""
-        c = self.config
+    def _evaluate(self, name: str, params: Any) -> list[dict[str, Any]]:
+        """A row of results a split and temperature; the tasks and the draws are the same every time."""
+        c, rows = self.config, []
         for split in c.eval.splits:
             tasks = evaluation_tasks(c.tasks, split, c.eval.tasks, c.eval.seed)
             for temperature in c.eval.temperatures:
                 began = time.monotonic()
                 found = evaluate(
                     params, tasks, self.parts.sampler, self.parts.template, self.parts.simulator, c,
-                    temperature=temperature, seed=c.eval.seed,
+                    temperature=temperature, seed=c.eval.seed, progress=self._heed_stop,
                 )  # fmt: skip
                 self.parts.simulator.metrics(reset=True)  # its counters speak of training steps
                 metrics = {key: mean for key, (mean, n) in found.items() if n}
-                row = {"name": name, "split": split, "temperature": temperature, "n": len(tasks), "metrics": metrics}
-                self.position.results.append(row)
+                rows.append({"name": name, "split": split, "temperature": temperature, "n": len(tasks), "metrics": metrics})
                 log.info(
                     "%s · %s · T=%g: success@0.9 %.3f, summary %.3f (%d tasks, %.1f s)", name, split, temperature,
                     metrics.get("success@0.9", float("nan")), metrics.get("summary", float("nan")), len(tasks), time.monotonic() - began,
                 )  # fmt: skip
+        return rows
 
 
 def _rss() -> float:

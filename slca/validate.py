@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,14 @@ NOT_NEGATIVE = (
     "reward.kl_coef", "reward.overlong_penalty", "rollout.resample", "report.gradient_every", "optim.clip_norm",
     "optim.weight_decay", "sft.weight_decay", "loss.dual_clip", "rollout.max_calls",
 )  # fmt: skip
+LENGTHS = ("rollout.prompt_buckets", "rollout.suffix_buckets", "train.row_lengths")
+RANGES = {
+    "optim.b1": (0, 1), "optim.b2": (0, 1), "optim.eps": (0, 1), "loss.clip_low": (0, 1), "loss.clip_high": (0, 1e6),
+    "loss.constant": (0, 1e9), "loss.correction_cap": (0, 1e6), "credit.ddof": (0, 2), "credit.eps": (0, 1),
+    "run.seed": (0, 2**31), "eval.seed": (0, 2**31), "reward.judge_retries": (0, 100), "reward.judge_concurrency": (1, 10_000),
+    "report.episodes_every": (0, 10**9), "rollout.max_malformed": (0, 10**9), "rollout.max_repeats": (0, 10**9),
+    "chat.tool_result_tokens": (32, 10**7), "model.vocab": (0, 10**8), "model.rope_theta": (1, 1e12),
+}  # fmt: skip
 SHARES = ("tasks.made_up", "sft.noise", "sft.warmup", "reward.overlong_share")
 
 
@@ -65,8 +75,13 @@ class ConfigError(ValueError):
 
 def validate(config: Any) -> None:
     """Raise ConfigError with every fault found (one line each); touches no device and no network."""
-    checks = (_values, _rollout, _lengths, _model, _simulator, _services, _algorithm)
-    faults = [fault for check in checks for fault in check(config)]
+    faults = [*_numbers(config), *_values(config)]
+    for check in (_warmup, _rollout, _lengths, _model, _simulator, _services, _algorithm):
+        try:
+            faults += check(config)
+        except (ArithmeticError, TypeError, ValueError):
+            if not faults:  # otherwise it stumbled over a field that is named already
+                raise
     if faults:
         raise ConfigError("\n".join(faults))
 
@@ -75,6 +90,28 @@ def field(config: Any, path: str) -> Any:
     for name in path.split("."):
         config = config[name]
     return config
+
+
+def _numbers(c: Any, prefix: str = "") -> list[str]:
+    """Fields that are not finite, tuples of lengths that are empty or hold something else, numbers outside their range."""
+    out = []
+    for name, value in c.items():
+        if hasattr(value, "items"):
+            out += _numbers(value, f"{prefix}{name}.")
+        elif isinstance(value, float) and not math.isfinite(value):
+            out.append(f"{prefix}{name}={value}: must be a finite number")
+    if prefix:
+        return out
+    for path in LENGTHS:
+        lengths = tuple(field(c, path))
+        if not lengths or not all(isinstance(n, int) and n > 0 for n in lengths):
+            out.append(f"{path}={lengths}: needs one or more lengths in tokens, whole numbers above 0")
+    if not all(isinstance(t, int | float) and t >= 0 for t in c.eval.temperatures):
+        out.append(f"eval.temperatures={tuple(c.eval.temperatures)}: numbers from 0 (greedy) up")
+    for path, (low, high) in RANGES.items():
+        if not low <= field(c, path) < high:
+            out.append(f"{path}={field(c, path)}: must lie in [{low}, {high})")
+    return out
 
 
 def _values(c: Any) -> list[str]:
@@ -89,6 +126,16 @@ def _values(c: Any) -> list[str]:
         if not 0 < field(c, path) < 10:
             out.append(f"{path}={field(c, path)}: a learning rate lies between 0 and 10")
     return out
+
+
+def _warmup(c: Any) -> list[str]:
+    """A warmup that leaves no step of the run (as a share it never does)."""
+    runs = {"optim": c.train.steps * c.train.mu * c.train.mini_batches, "sft": c.sft.steps}
+    return [
+        f"{name}.warmup={c[name].warmup}: the run has {steps} optimiser steps; use fewer, or a share of them below 1"
+        for name, steps in runs.items()
+        if steps and c[name].warmup >= 1 and c[name].warmup >= steps
+    ]
 
 
 def _rollout(c: Any) -> list[str]:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -86,7 +87,23 @@ def test_the_same_command_says_it_is_finished(whole):
 def test_another_config_is_shown_as_a_diff_and_refused(whole):
     refused = main(whole[0], **{"optim.lr": 0.5})
     assert refused.returncode == 2
-    assert "optim.lr: 0.0005 -> 0.5" in refused.stderr and "Traceback" not in refused.stderr
+    assert "optim.lr: 0.0002 -> 0.5" in refused.stderr and "Traceback" not in refused.stderr
+
+
+def test_a_finished_run_goes_on_when_more_steps_are_asked_for(whole, tmp_path):
+    shutil.copytree(whole[0], tmp_path / "run")
+    flags = [*command(tmp_path / "run", **{"train.steps": 5}), "--allow-config-change"]
+    done = subprocess.run(flags, env=environment(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [row["step"] for row in metrics.read(tmp_path / "run") if row["phase"] == "rl"] == [1, 2, 3, 4, 5]
+    names = [row["name"] for row in json.loads((tmp_path / "run" / "results.json").read_text())["rows"]]
+    assert names[-4:] == ["RL step 4", "RL step 4", "after RL", "after RL"]
+
+
+def test_a_wrong_task_source_is_said_before_the_cold_start(tmp_path):
+    done = main(tmp_path, **{"eval.splits": "('nope',)"})
+    assert done.returncode == 2 and "nope" in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "config.json").exists(), "a refused run must not claim the folder"
 
 
 @pytest.mark.parametrize("phase", ["sft", "rl"])
@@ -110,14 +127,14 @@ def test_killed_and_continued_ends_with_the_same_numbers(whole, tmp_path, phase)
 
 
 def test_sigterm_saves_and_exits_0(tmp_path):
-    process = subprocess.Popen(command(tmp_path, **{"train.steps": 10_000, "eval.tasks": 1}), env=environment(), stdout=subprocess.PIPE, text=True)  # fmt: skip
+    process = subprocess.Popen(command(tmp_path, **{"train.steps": 10_000, "eval.tasks": 1}), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # fmt: skip
     deadline = time.monotonic() + 240
     while not any(row["phase"] == "rl" for row in metrics.read(tmp_path)):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=120)
-    assert process.returncode == 0 and "the same command continues" in out
+    assert process.returncode == 0 and "the same command continues" in out, out[-3000:]
 
 
 def test_7b_takes_a_step_with_a_folder_of_its_architecture(tmp_path):
@@ -132,7 +149,7 @@ def test_7b_takes_a_step_with_a_folder_of_its_architecture(tmp_path):
         "rollout.prompts": 1, "rollout.group": 2, "train.mini_batches": 1, "train.steps": 1, "train.micro_rows": 1,
         "rollout.max_prompt_tokens": 320, "rollout.max_response_tokens": 128, "rollout.max_turn_tokens": 32,
         "rollout.prompt_buckets": "(320,)", "rollout.suffix_buckets": "(64,)", "train.row_lengths": "(512,)", "eval.tasks": 2,
-        "mesh.tensor": 1, "rollout.slots": 2, "rollout.tool_threads": 2,
+        "rollout.slots": 2, "rollout.tool_threads": 2,
     }  # fmt: skip
     flags = [f"--config.{name}={value}" for name, value in short.items()]
     done = subprocess.run(

@@ -20,7 +20,7 @@ def schedule(name: str, lr: float, steps: int, warmup: float = 0) -> optax.Sched
     Sized in optimiser steps of this run (maxtext#4029 warmed up for 15,000 steps of a 500-step run).
     Raises ValueError on an unknown name or a warmup that leaves nothing.
     """
-    rise = round(warmup * steps) if 0 < warmup < 1 else int(warmup)
+    rise = min(round(warmup * steps), steps - 1) if 0 < warmup < 1 else int(warmup)
     if steps < 1 or rise >= max(steps, 1):
         raise ValueError(f"a warmup of {rise} steps leaves nothing of the {steps} optimiser steps of this run")
     if name == "constant":

@@ -295,7 +295,10 @@ class Trainer:
             number = self.position.step
             if number and c.eval.every and number % c.eval.every == 0:
                 self._stage(f"RL step {number}")
-            self.state, outcome = step(self.state, tasks.next(c.rollout.prompts), number)
+            with (
+                jax.profiler.trace(str(self.workdir / "profile")) if number == c.run.profile_step else contextlib.nullcontext()
+            ):
+                self.state, outcome = step(self.state, tasks.next(c.rollout.prompts), number)
             done, last = number + 1, number + 1 == c.train.steps
             self._advance(tasks)
             if c.report.episodes_every and (last or number % c.report.episodes_every == 0):

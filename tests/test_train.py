@@ -126,6 +126,12 @@ def test_killed_and_continued_ends_with_the_same_numbers(whole, tmp_path, phase)
     assert all((tmp_path / "episodes" / n).read_bytes() == (whole[0] / "episodes" / n).read_bytes() for n in stored)
 
 
+def test_a_step_can_be_profiled(tmp_path):
+    done = main(tmp_path, **{"run.profile_step": 0, "train.steps": 1, "sft.steps": 1, "eval.tasks": 1})
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert list((tmp_path / "profile").rglob("*.xplane.pb"))
+
+
 def test_sigterm_saves_and_exits_0(tmp_path):
     process = subprocess.Popen(command(tmp_path, **{"train.steps": 10_000, "eval.tasks": 1}), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # fmt: skip
     deadline = time.monotonic() + 240

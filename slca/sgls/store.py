@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -78,14 +80,29 @@ class Store:
     def _connection(self) -> sqlite3.Connection:
         connection = getattr(self._local, "connection", None)
         if connection is None:
-            connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("PRAGMA synchronous=NORMAL")
-            connection.execute(_TABLE)
-            self._local.connection = connection
+            connection = self._local.connection = _open(self.path)
             with self._lock:
                 self._connections.append(connection)
         return connection
+
+
+def _open(path: str) -> sqlite3.Connection:
+    """A connection to `path` in WAL mode. SQLite answers "locked" at once, whatever the time-out, where several processes make
+    a new file a WAL one together: those try again here."""
+    until = time.monotonic() + BUSY_SECONDS
+    while True:
+        connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=NORMAL")
+            connection.execute(_TABLE)
+            return connection
+        except sqlite3.Error as error:
+            connection.close()
+            busy = getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+            if not busy or time.monotonic() > until:
+                raise
+        time.sleep(random.uniform(0.001, 0.01))
 
 
 def _row(found: tuple[str, ...]) -> Row:

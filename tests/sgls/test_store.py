@@ -63,6 +63,30 @@ def test_processes_agree_on_the_first_writer(tmp_path):
     assert outputs[0] == outputs[1] and len(outputs[0].strip()) == 200
 
 
+OPENER = """
+import sys
+from slca.sgls.store import Store
+print("ready", flush=True)
+for line in sys.stdin:
+    Store(line.strip()).close()
+    print("opened", flush=True)
+"""
+
+
+def test_processes_make_the_same_file_at_once(tmp_path):
+    command = [sys.executable, "-c", OPENER]
+    openers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    for opener in openers:
+        assert opener.stdout.readline() == "ready\n"
+    for number in range(20):  # half of them failed before opening was tried again
+        for opener in openers:
+            opener.stdin.write(f"{tmp_path}/{number}.db\n")
+            opener.stdin.flush()
+        assert [opener.stdout.readline() for opener in openers] == ["opened\n"] * 4
+    for opener in openers:
+        opener.communicate(timeout=60)
+
+
 def test_a_file_that_is_no_database(tmp_path):
     (tmp_path / "s.db").write_bytes(b"not a database, certainly not one" * 100)
     with pytest.raises(sqlite3.DatabaseError):

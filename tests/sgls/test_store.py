@@ -4,6 +4,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -64,11 +65,14 @@ def test_processes_agree_on_the_first_writer(tmp_path):
 
 
 OPENER = """
-import sys
+import sys, time
 from slca.sgls.store import Store
 print("ready", flush=True)
 for line in sys.stdin:
-    Store(line.strip()).close()
+    path, start = line.split()
+    while time.time() < float(start):
+        pass
+    Store(path).close()
     print("opened", flush=True)
 """
 
@@ -79,8 +83,9 @@ def test_processes_make_the_same_file_at_once(tmp_path):
     for opener in openers:
         assert opener.stdout.readline() == "ready\n"
     for number in range(20):  # half of them failed before opening was tried again
+        start = time.time() + 0.05
         for opener in openers:
-            opener.stdin.write(f"{tmp_path}/{number}.db\n")
+            opener.stdin.write(f"{tmp_path}/{number}.db {start}\n")
             opener.stdin.flush()
         assert [opener.stdout.readline() for opener in openers] == ["opened\n"] * 4
     for opener in openers:

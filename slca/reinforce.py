@@ -27,6 +27,7 @@ from slca.rewards.annotate import annotate
 from slca.rewards.annotate import metrics as reward_metrics
 from slca.rewards.judge import graders
 from slca.rewards.kl import charge
+from slca.rewards.noise import disturb
 from slca.rollout.engine import rollout
 from slca.types import Batch, Episode, Rollouts, Task, TrainState
 
@@ -82,8 +83,11 @@ def make_collect(config: Any, parts: Parts, params_at: Any, reference: Any) -> C
     judges = graders(config)
     segment_kl = make_segment_kl(config, parts, params_at)
 
-    def reward(params: Any, episodes: list[Episode]) -> Rollouts:
-        rollouts = annotate(episodes, config, **judges)
+    def reward(params: Any, episodes: list[Episode], step: int) -> Rollouts:
+        rollouts, w = annotate(episodes, config, **judges), config.reward
+        if w.summary_noise > 0:
+            seed = (config.run.seed, step)
+            rollouts = disturb(rollouts, w.summary_noise, w.summary_noise_rho, seed=seed, summary_weight=w.summary_weight)
         if config.reward.kl_coef > 0:
             rollouts = charge(rollouts, segment_kl(params, reference, episodes, rollouts.kind.shape[1]), config.reward.kl_coef)
         return rollouts
@@ -99,13 +103,14 @@ def make_collect(config: Any, parts: Parts, params_at: Any, reference: Any) -> C
             return episodes
 
         def attempt(groups: list[int], again: int) -> tuple[list[Episode], Rollouts]:
-            episodes = roll(groups, number + again * ATTEMPT_STRIDE)
-            return episodes, reward(params, episodes)
+            step = number + again * ATTEMPT_STRIDE
+            episodes = roll(groups, step)
+            return episodes, reward(params, episodes, step)
 
         began, stats = time.monotonic(), dict[str, float]()
         episodes = roll(list(range(len(tasks))), number, stats)
         seconds = time.monotonic() - began
-        rollouts = reward(params, episodes)
+        rollouts = reward(params, episodes, number)
         values = named("engine", stats) | {"time/rollout": seconds}
         if config.rollout.resample:
             credit_of = parts.algorithm.credit

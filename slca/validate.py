@@ -25,6 +25,7 @@ CHOICES = {
     "reward.judge_failure": ("exclude", "zero"),
     "reward.checker": ("rule", "judge"),
     "reward.roles": ("rule", "judge"),
+    "reward.execution": ("hierr", "solved"),
     "reward.efficiency": ("none", "dup_penalty", "turn_cost"),
     "credit.segmenter": ("content", "position"),
     "credit.presence": ("exclude", "floor", "none"),
@@ -54,7 +55,7 @@ POSITIVE = (
 )  # fmt: skip
 NOT_NEGATIVE = (
     "train.steps", "sft.steps", "optim.warmup", "eval.every", "checkpoint.every", "checkpoint.sft_every", "loss.kl_coef",
-    "reward.kl_coef", "reward.overlong_penalty", "rollout.resample", "report.gradient_every", "optim.clip_norm",
+    "reward.kl_coef", "reward.overlong_penalty", "reward.summary_noise", "rollout.resample", "report.gradient_every", "optim.clip_norm",
     "optim.weight_decay", "sft.weight_decay", "loss.dual_clip", "rollout.max_calls",
 )  # fmt: skip
 LENGTHS = ("rollout.prompt_buckets", "rollout.suffix_buckets", "train.row_lengths")
@@ -64,6 +65,7 @@ RANGES = {
     "run.seed": (0, 2**31), "eval.seed": (0, 2**31), "reward.judge_retries": (0, 100), "reward.judge_concurrency": (1, 10_000),
     "report.episodes_every": (0, 10**9), "rollout.max_malformed": (0, 10**9), "rollout.max_repeats": (0, 10**9),
     "chat.tool_result_tokens": (32, 10**7), "model.vocab": (0, 10**8), "model.rope_theta": (1, 1e12),
+    "reward.summary_noise_rho": (-1, 1),
 }  # fmt: skip
 SHARES = ("tasks.made_up", "sft.noise", "sft.warmup", "reward.overlong_share")
 

@@ -16,6 +16,7 @@ from slca.types import SUMMARY, TOOL, Episode, Observation, Segment
 SUCCESS_AT = (0.7, 0.8, 0.9, 1.0)
 TOLERANCE = 1e-9  # a published 0.90 must pass the threshold 0.9 whatever the order of the additions
 WRONG_SPEECH_ACT = 0.5  # what is left of a grade for refusing where a question back is due, and for asking where it is not
+EXECUTION = ("hierr", "solved")
 EFFICIENCY = ("none", "dup_penalty", "turn_cost")
 
 
@@ -30,6 +31,7 @@ class Rules:
     repeat_penalty: float
     error_penalty: float
     judge_failure: str
+    execution: str
     efficiency: str
     efficiency_cost: float
     segmenter: str
@@ -43,8 +45,9 @@ class Rules:
     def of(cls, config: Any) -> Rules:
         """From the whole config. Raises ValueError for an unknown choice."""
         reward, credit = config.reward, config.credit
-        if reward.efficiency not in EFFICIENCY:
-            raise ValueError(f"reward.efficiency: {reward.efficiency!r} is not one of {', '.join(EFFICIENCY)}")
+        for name, known in (("efficiency", EFFICIENCY), ("execution", EXECUTION)):
+            if reward[name] not in known:
+                raise ValueError(f"reward.{name}: {reward[name]!r} is not one of {', '.join(known)}")
         own = {f.name: reward[f.name] for f in fields(cls) if f.name in reward}
         return cls(
             hierr=hierr.Options(**{f.name: reward[f.name] for f in fields(hierr.Options)}),

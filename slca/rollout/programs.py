@@ -38,15 +38,21 @@ class Weights(NamedTuple):
 
 @jax.jit
 def row_keys(seed: Any, step: Any, prompt: Int[Array, " B"], sample: Int[Array, " B"], turn: Int[Array, " B"]) -> Any:
-    """One key a row from what identifies its draws, [B] typed keys; `decode` folds in the position."""
+    """One key a row from what identifies its draws, [B] typed keys; `decode` folds in the position. seed: a number or [B]."""
 
-    def fold(*parts: Array) -> Any:
+    def fold(seed: Array, *parts: Array) -> Any:
         key = jax.random.key(seed)
         for part in (step, *parts):
             key = jax.random.fold_in(key, part)
         return key
 
-    return jax.vmap(fold)(prompt, sample, turn)
+    return jax.vmap(fold)(jnp.broadcast_to(seed, prompt.shape), prompt, sample, turn)
+
+
+def masked(scores: Float[Array, "B V"], allowed: Int[Array, "B W"]) -> Float[Array, "B V"]:
+    """Scores whose tokens are -inf where their bit is off: bit v % 32 of word v // 32 belongs to token v."""
+    bits = (allowed[:, :, None] >> jnp.arange(32, dtype=jnp.int32)[None, None]) & 1
+    return jnp.where(bits.reshape(len(scores), -1)[:, : scores.shape[1]] == 1, scores, -jnp.inf)
 
 
 def draw(
@@ -54,7 +60,7 @@ def draw(
 ) -> tuple[Int[Array, " B"], Float[Array, " B"]]:
     """One token a row by inverse CDF (one uniform number each) and its log-prob under log_softmax(scores / T).
 
-    T = 0 takes the argmax and reports its log-prob at T = 1.
+    T = 0 takes the argmax and reports its log-prob at T = 1. A token with score -inf is never drawn.
     """
     greedy = temperature <= 0
     logprobs = jax.nn.log_softmax(scores / jnp.where(greedy, 1.0, temperature)[:, None])
@@ -178,10 +184,16 @@ def decode(
     budgets: Int[Array, " B"],
     active: Bool[Array, " B"],
     wanted: Int[Array, ""],
+    allowed: Int[Array, "B W"] | None = None,
 ) -> tuple[State, Int[Array, "B steps"], Float[Array, "B steps"], Int[Array, " B"], Int[Array, " B"]]:
-    """Sample up to `steps` tokens in the slots `rows` (see `take`), or until `wanted` rows have stopped. See `Sampler.decode`."""
+    """Sample up to `steps` tokens in the slots `rows` (see `take`), or until `wanted` rows have stopped. See `Sampler.decode`.
+
+    allowed: bitmasks (see `masked`) that hold for every token of the call, so `steps` is 1 with them.
+    """
     whole, slots = state, state.length.size
-    state, key_data, temperature, budgets, active = take((state, key_data, temperature, budgets, active), rows)
+    state, key_data, temperature, budgets, active, allowed = take(
+        (state, key_data, temperature, budgets, active, allowed), rows
+    )
     active &= (rows < slots // rows.shape[0]).reshape(-1)
     keys = jax.random.wrap_key_data(key_data)
     head = unembed(weights.params, config)
@@ -203,7 +215,9 @@ def decode(
         kv, length, last = c.state
         target = jnp.where(running, length, capacity)[:, None]
         hidden, kv = forward_cached(weights.params, weights.layers, config, last[:, None], length[:, None], target, kv)
-        token, logprob = draw(keys, length + 1, logits(hidden[:, 0], head), temperature)
+        scores = logits(hidden[:, 0], head)
+        scores = scores if allowed is None else masked(scores, allowed)
+        token, logprob = draw(keys, length + 1, scores, temperature)
         length = length + running
         last = jnp.where(running, token, last)
         column, count = jnp.where(running, c.counts, steps), c.counts + running

@@ -25,6 +25,7 @@ from slca.policy import cache
 from slca.policy.config import ModelConfig
 from slca.policy.transformer import split_layers
 from slca.rollout import programs
+from slca.rollout.constraint import checked
 from slca.rollout.placement import placements
 from slca.rollout.programs import BUDGET, CACHE_FULL, RUNNING, STOP, State, Weights, row_keys
 from slca.types import Samples
@@ -59,6 +60,7 @@ class Sampler:
         suffix_buckets: padded lengths of appended pieces; a longer one goes in several pieces.
         decode_steps: most tokens of one `decode` call (n).
         cache_dtype: float32 or bfloat16.
+        constrained: whether `decode` may be given bitmasks; adds its program to the list.
         mesh: spread the slots over its axes `data` and `fsdp` (their number must divide `slots`), KV heads over `tensor`.
 
     Raises:
@@ -75,10 +77,11 @@ class Sampler:
         suffix_buckets: Sequence[int] = (16, 64, 256),
         decode_steps: int = 32,
         cache_dtype: str = "float32",
+        constrained: bool = False,
         mesh: jax.sharding.Mesh | None = None,
     ) -> None:
         self.config, self.slots, self.decode_steps, self.mesh = config, slots, decode_steps, mesh
-        self.cache_length, self.cache_dtype = cache_length or config.max_length, cache_dtype
+        self.cache_length, self.cache_dtype, self.constrained = cache_length or config.max_length, cache_dtype, constrained
         self.prompt_buckets = tuple(sorted({min(bucket, self.cache_length) for bucket in prompt_buckets}))
         self.suffix_buckets = tuple(sorted(suffix_buckets))
         if slots < 1 or decode_steps < 1 or not self.prompt_buckets or not self.suffix_buckets:
@@ -100,9 +103,9 @@ class Sampler:
         self._prefill = jax.jit(functools.partial(programs.prefill, config, cache_dtype, rows), out_shardings=prompt)
         self._insert = jit(functools.partial(programs.insert), out_shardings=state)  # a function of its own: jit shares caches
         self._append = jit(functools.partial(programs.append, config), out_shardings=state)
-        self._decode = jit(
-            functools.partial(programs.decode, config, decode_steps), out_shardings=state and (state, *[whole] * 4)
-        )
+        drawn = state and (state, *[whole] * 4)
+        self._decode = jit(functools.partial(programs.decode, config, decode_steps), out_shardings=drawn)
+        self._decode_masked = jit(functools.partial(programs.decode, config, 1), out_shardings=drawn)
 
     @property
     def capacity(self) -> int:
@@ -116,11 +119,12 @@ class Sampler:
         listed: list[tuple[str, tuple[int, ...]]] = [("init", (self.slots,)), ("prepare", ())]
         listed += [("prefill", shape) for shape in prompts] + [("insert", shape) for shape in prompts]
         listed += [("append", (self._shards * self._append_rows, bucket)) for bucket in self.suffix_buckets]
-        return listed + [("decode", (self._shards * rows, self.decode_steps)) for rows in self._decode_rows]
+        listed += [("decode", (self._shards * rows, self.decode_steps)) for rows in self._decode_rows]
+        return listed + [("decode_masked", (self._shards * rows, 1)) for rows in self._decode_rows if self.constrained]
 
     def compiles(self) -> int:
         """Programs compiled so far; at most `len(programs)`, also after changes of temperature, stop ids or lengths."""
-        jitted = (self._init, self._prepare, self._prefill, self._insert, self._append, self._decode)
+        jitted = (self._init, self._prepare, self._prefill, self._insert, self._append, self._decode, self._decode_masked)
         return sum(function._cache_size() for function in jitted)
 
     def nbytes(self) -> int:
@@ -218,8 +222,12 @@ class Sampler:
         budgets: Any,
         active: Any = None,
         wanted: int = 0,
+        allowed: Any = None,
     ) -> tuple[State, Array, Array, Array, Array]:
         """Sample until `decode_steps` tokens, or until `wanted` rows have stopped (0: until none runs). Donates `state`.
+
+        With `allowed` one token a row is sampled and n is 1: the masks change with every token. Rows whose bits are all set
+        get what they would get without.
 
         Args:
             keys: [B] typed keys (see `row_keys`) or their [B, 2] data, one a row and turn.
@@ -227,11 +235,16 @@ class Sampler:
             stop_ids: ids that end a row; the stop token itself is sampled, counted and pending. At most 16.
             budgets: [B] tokens each row may still sample in this turn.
             active: [B] rows to run; None = those with a budget.
+            allowed: int32 [B, ceil(V / 32)] bitmasks (see `slca.rollout.constraint`) of a sampler made with `constrained=True`.
 
         Returns:
             (state, tokens [B, n], logprob [B, n], count [B], reason [B]): the first count[b] entries of row b are sampled
             tokens with their log-probs at the row's temperature; reason is RUNNING, STOP, BUDGET or CACHE_FULL (no room for
-            another token after the pending one). Arrays stay on the device until they are read.
+            another token after the pending one). Under a mask the log-prob is that of the renormalised distribution over the
+            allowed tokens, not the policy's over the vocabulary. Arrays stay on the device until they are read.
+
+        Raises:
+            ValueError: too many stop ids; masks of another shape, without a bit for an active row, or not asked for.
         """
         if len(stop_ids) > MAX_STOP_IDS:
             raise ValueError(f"decode: {len(stop_ids)} stop ids, at most {MAX_STOP_IDS}")
@@ -239,7 +252,10 @@ class Sampler:
             keys = jax.random.key_data(keys)
         budgets = np.asarray(budgets, np.int32)
         active = budgets > 0 if active is None else np.asarray(active, bool)
-        return self._decode(
+        if allowed is not None and not self.constrained:
+            raise ValueError("decode: this sampler was made without constrained=True, so it has no program for masks")
+        masks = () if allowed is None else (checked(allowed, active, self.config.vocab),)
+        return (self._decode_masked if masks else self._decode)(
             self.prepare(params),
             state,
             self._live_rows(active),
@@ -249,6 +265,7 @@ class Sampler:
             budgets,
             active,
             np.int32(wanted or self.slots + 1),
+            *masks,
         )
 
     def _live_rows(self, active: np.ndarray) -> np.ndarray:

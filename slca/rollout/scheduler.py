@@ -19,35 +19,60 @@ from typing import Any
 import jax
 import numpy as np
 
-from slca.rollout.sampler import RUNNING, Sampler, row_keys
+from slca.rollout.constraint import Constraint, fitted, words
+from slca.rollout.sampler import RUNNING, STOP, Sampler, row_keys
 
 # A round ends early when this share of the decoding rows has stopped: waking costs an append, waiting costs idle slots.
 WAKE_SHARE = 0.25
 
+DEAD_END = 4  # reason of a row whose constraint allows no token at all
+
 
 @dataclass(eq=False)
 class Row:
-    """One sequence. prompt_key and sample name it to the random draws, `tag` to the caller; tokens and logprob are those of
-    its current turn; length is what the cache holds of it (the pending token included) before that turn."""
+    """One sequence. seed, prompt_key and sample name it to the random draws, `tag` to the caller; tokens, logprob and reason
+    (of the sampler's, or DEAD_END) are those of its current turn; length is what the cache holds of it (the pending token
+    included) before that turn."""
 
     prompt: tuple[int, ...]
     prompt_key: int
     sample: int
     budget: int
     tag: Any = None
+    temperature: float = 1.0
+    seed: int = 0
+    constraint: Constraint | None = None
     turn: int = 0
     slot: int = -1
     length: int = 0
     decoding: bool = True
+    reason: int = RUNNING
     suffix: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     logprob: list[float] = field(default_factory=list)
+
+    def take(self, tokens: np.ndarray, logprob: np.ndarray, count: int, reason: int) -> None:
+        """What one round sampled: the first `count` entries."""
+        self.tokens += tokens[:count].tolist()
+        self.logprob += logprob[:count].tolist()
+        self.decoding, self.reason = reason == RUNNING, reason
+        if self.constraint is not None:
+            for token in self.tokens[len(self.tokens) - count :]:
+                self.constraint.advance(token)
+            self.over_when_stopped()
+
+    def over_when_stopped(self) -> bool:
+        """End the turn where its constraint is finished; True if it is."""
+        if self.constraint is None or not self.constraint.stopped():
+            return False
+        self.decoding, self.reason = False, STOP
+        return True
 
 
 class Scheduler:
     """Rows over the slots of `sampler`. One weight version: make a new scheduler after an update, its caches go with it.
 
-    stop_ids end a turn; temperature 0 is greedy. `stats` counts tokens (prefilled, appended, decoded; reused: what
+    stop_ids end a turn; seed and temperature (0 is greedy) are what a row has unless it brings its own. `stats` counts tokens (prefilled, appended, decoded; reused: what
     prefilling each row at each turn would have computed again), rows, rounds and slot_steps (tokens if all slots had decoded).
     """
 
@@ -67,18 +92,30 @@ class Scheduler:
         """Whether `step` has anything to do: a queued row that can get a slot, or a row that decodes."""
         return any(row is not None and row.decoding for row in self._slots) or bool(self._queue and None in self._slots)
 
-    def submit(self, prompt: Sequence[int], *, prompt_key: int, sample: int, budget: int, tag: Any = None) -> Row:
-        """Queue a new row; `step` hands it back when its first turn is over. Rows of one prompt share its prefill."""
-        row = Row(tuple(prompt), prompt_key, sample, budget, tag, length=len(prompt))
+    def submit(
+        self, prompt: Sequence[int], *, prompt_key: int, sample: int, budget: int, tag: Any = None,
+        temperature: float | None = None, seed: int | None = None, constraint: Constraint | None = None,
+    ) -> Row:  # fmt: skip
+        """Queue a new row; `step` hands it back when its first turn is over. Rows of one prompt share its prefill.
+
+        seed: 32 bits. constraint holds the first turn; its end is the turn's end, no stop token is spent on it. While a row with
+        one decodes, rounds are one token long, for every row. Raises ValueError where the sampler has no program for masks.
+        """
+        self._check(constraint)
+        row = Row(
+            tuple(prompt), prompt_key, sample, budget, tag, constraint=constraint, length=len(prompt),
+            temperature=self.temperature if temperature is None else temperature, seed=self.seed if seed is None else seed,
+        )  # fmt: skip
         self._queue.append(row)
         return row
 
-    def append(self, row: Row, suffix: Sequence[int], budget: int) -> None:
+    def append(self, row: Row, suffix: Sequence[int], budget: int, constraint: Constraint | None = None) -> None:
         """Give a row whose turn is over its next environment tokens (at least one) and let it sample another turn."""
+        self._check(constraint)
         self.stats["tokens_reused"] += row.length + len(row.tokens)
         row.length += len(row.tokens) + len(suffix)
-        row.suffix, row.budget, row.turn = list(suffix), budget, row.turn + 1
-        row.tokens, row.logprob, row.decoding = [], [], True
+        row.suffix, row.budget, row.turn, row.constraint = list(suffix), budget, row.turn + 1, constraint
+        row.tokens, row.logprob, row.decoding, row.reason = [], [], True, RUNNING
 
     def cancel(self, row: Row) -> None:
         """Drop a row wherever it is; its slot is free at the next step."""
@@ -129,22 +166,46 @@ class Scheduler:
         for row in rows:
             row.suffix = []
 
+    def _check(self, constraint: Constraint | None) -> None:
+        if constraint is not None and not self.sampler.constrained:
+            raise ValueError("a row with a constraint needs a sampler made with constrained=True")
+
     def _decode(self) -> list[Row]:
         rows = [row for row in self._slots if row is not None and row.decoding]
+        masks = self._masks(rows)
+        if live := [row for row in rows if row.decoding]:
+            self._sample(live, masks)
+        return [row for row in rows if not row.decoding]
+
+    def _masks(self, rows: list[Row]) -> np.ndarray | None:
+        """[slots, W] bitmasks, None where no row has a constraint. Rows whose constraint leaves nothing to sample are over."""
+        if all(row.constraint is None for row in rows):
+            return None
+        vocab = self.sampler.config.vocab
+        masks = np.full((len(self._slots), words(vocab)), -1, np.int32)
+        for row in rows:
+            if row.constraint is not None and not row.over_when_stopped():
+                masks[row.slot] = fitted(row.constraint.mask(), vocab)
+                if not masks[row.slot].any():
+                    row.decoding, row.reason = False, DEAD_END
+        return masks
+
+    def _sample(self, rows: list[Row], masks: np.ndarray | None) -> None:
         slots = [row.slot for row in rows]
-        columns = np.zeros((4, len(self._slots)), np.int32)
-        columns[:, slots] = np.transpose([(row.prompt_key, row.sample, row.turn, row.budget - len(row.tokens)) for row in rows])
+        columns = np.zeros((5, len(self._slots)), np.int32)
+        asked = [(row.seed, row.prompt_key, row.sample, row.turn, row.budget - len(row.tokens)) for row in rows]
+        columns[:, slots] = np.transpose(asked)
+        seed, *names, budgets = columns
+        temperature = np.full(len(self._slots), self.temperature, np.float32)
+        temperature[slots] = [row.temperature for row in rows]
         self.state, *drawn = self.sampler.decode(
-            self.weights, self.state, keys=row_keys(self.seed, self.rl_step, *columns[:3]), temperature=self.temperature,
-            stop_ids=self.stop_ids, budgets=columns[3], wanted=max(1, int(len(rows) * WAKE_SHARE)),
+            self.weights, self.state, keys=row_keys(seed, self.rl_step, *names), temperature=temperature, stop_ids=self.stop_ids,
+            budgets=budgets, active=np.isin(np.arange(len(self._slots)), slots), wanted=max(1, int(len(rows) * WAKE_SHARE)),
+            **({} if masks is None else {"allowed": masks}),
         )  # fmt: skip
         tokens, logprob, count, reason = jax.device_get(drawn)
         for row in rows:
-            n = count[row.slot]
-            row.tokens += tokens[row.slot, :n].tolist()
-            row.logprob += logprob[row.slot, :n].tolist()
-            row.decoding = bool(reason[row.slot] == RUNNING)
+            row.take(tokens[row.slot], logprob[row.slot], int(count[row.slot]), int(reason[row.slot]))
         self.stats["rounds"] += 1
         self.stats["tokens_decoded"] += int(count.sum())
         self.stats["slot_steps"] += int(count.max()) * len(self._slots)
-        return [row for row in rows if not row.decoding]

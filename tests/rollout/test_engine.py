@@ -201,7 +201,8 @@ def test_tools_wait_while_other_rows_decode(config):
         return [*encode(call("a") if "gate" in text and "tool\n" not in text else "word " * 30), STOP]
 
     def progress(ended, total):
-        finished.set()
+        if ended:
+            finished.set()
 
     stats = {}
     episodes = play(limits(config), [task("gate"), task("plain")], script, Gate(), group=1, progress=progress, stats=stats)
@@ -288,7 +289,7 @@ def test_greedy_is_handed_to_the_sampler(config):
 
     class Spy(ScriptedSampler):
         def decode(self, params, state, *, temperature, **options):
-            seen.add((params, temperature))
+            seen.update((params, float(one)) for one in temperature)  # one a slot
             return super().decode(params, state, temperature=temperature, **options)
 
     episodes = rollout(

@@ -1,23 +1,39 @@
-"""`python -m slca.report WORKDIR [WORKDIR2 ...] [--out=FILE]`: the report of a run, or runs side by side.
+"""Write the report of a run, or compare several runs, as one HTML file that opens without a network.
 
-Runs whose configs differ in the seed alone are drawn as one line with a 95 % interval.
+    python -m slca.report runs/tiny-slca                                # runs/tiny-slca/report.html
+    python -m slca.report runs/slca-0 runs/slca-1 runs/grpo-0           # runs/slca-0/comparison.html
+    python -m slca.report runs/slca-0 runs/grpo-0 --out=slca_grpo.html
+
+A run's report shows scores before and after, curves, and the stored episodes token by token under each algorithm. In a
+comparison, runs whose configs differ in run.seed alone are drawn as one line: their mean and its 95 % interval.
+Exit codes: 0 written; 2 the command is wrong or a run folder is missing.
 """
+
+from __future__ import annotations
 
 import argparse
 import sys
 
-from slca.report.page import write_report
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m slca.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("workdir", nargs="+", help="run folders; the first one names the default output")
+    parser.add_argument(
+        "--out", metavar="FILE", help="file to write (default: WORKDIR/report.html; of several runs WORKDIR/comparison.html)"
+    )
+    return parser
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m slca.report", description=__doc__.splitlines()[0])
-    parser.add_argument("workdir", nargs="+", help="run folder(s): the first one names the default output")
-    parser.add_argument("--out", help="file to write (default: WORKDIR/report.html, or WORKDIR/comparison.html for several)")
-    args = parser.parse_args(argv)
-    out = args.out or (f"{args.workdir[0]}/comparison.html" if len(args.workdir) > 1 else None)
+    options = arguments().parse_args(argv)
+    from slca.report.page import write_report  # imports jax, which --help should not wait for
+
+    out = options.out or (f"{options.workdir[0]}/comparison.html" if len(options.workdir) > 1 else None)
     try:
-        print(write_report(*args.workdir, out=out))
-    except FileNotFoundError as error:
+        print(write_report(*options.workdir, out=out))
+    except OSError as error:
         print(f"slca.report: {error}", file=sys.stderr)
         return 2
     return 0

@@ -1,9 +1,12 @@
-"""What a run says on standard output: a line a step and the before/after table."""
+"""What a run says on standard output: the lines of its log above the bars, and the before/after table."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from slca.report.progress import Progress
 
 COLUMNS = {
     "Success@0.9": "success@0.9",
@@ -33,14 +36,24 @@ def print_table(results: Sequence[Mapping[str, Any]]) -> None:
     Console(width=max(console.width, 110)).print(table)
 
 
-def step_line(step: int, steps: int, values: Mapping[str, float]) -> str:
-    """One line of metrics of an RL step."""
+class _Notes(logging.Handler):
+    """Log records as notes of a Progress, so that they and its bars share the terminal."""
 
-    def show(name: str) -> str:
-        return f"{values[name]:.3f}" if name in values else "–"
+    def __init__(self, progress: Progress):
+        super().__init__()
+        self.progress = progress
 
-    return (
-        f"rl {step}/{steps} tool {show('rollout/reward/tool')} summary {show('rollout/reward/summary')} "
-        f"success@0.9 {show('rollout/success@0.9')} grad {show('train/grad_norm')} "
-        f"rollout {show('time/rollout')} s update {show('time/update')} s"
-    )
+    def emit(self, record: logging.LogRecord) -> None:
+        self.progress.note(self.format(record))
+
+
+def log_through(progress: Progress) -> None:
+    """Lines of the log `slca` go through `progress`, from now on; other libraries speak on standard error, from WARNING on."""
+    logging.getLogger().setLevel(logging.WARNING)
+    logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax warns at every save of files that one process does not have
+    log = logging.getLogger("slca")
+    for handler in [h for h in log.handlers if isinstance(h, _Notes)]:
+        log.removeHandler(handler)
+    log.addHandler(_Notes(progress))
+    log.propagate = False
+    log.setLevel(logging.INFO)

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TextIO
 # What the line of a step shows, in this order, when present.
 HEADLINE = (
     "sft/loss",
-    "rollout/reward/process",
+    "rollout/reward/tool",
     "rollout/reward/summary",
     "rollout/success@0.9",
     "train/loss",
@@ -26,6 +26,7 @@ HEADLINE = (
     "train/grad_norm",
 )
 RECENT = 20  # steps whose median time estimates the rest
+SILENCE = 20.0  # seconds after which a running phase says that it is alive, where there are no bars
 
 
 class Advance(Protocol):
@@ -53,6 +54,8 @@ class Progress:
         self._clock = clock
         self._bars = None if quiet or not self._stream.isatty() else _bars(self._stream)
         self._stage_bar: Any = None
+        self._phases: list[list[Any]] = []  # [name, total, done, began] of the phases that run, outermost first
+        self._spoke = clock()
         self.stage("", 0)
 
     def stage(self, name: str, total: int, done: int = 0) -> None:
@@ -66,19 +69,33 @@ class Progress:
 
     @contextmanager
     def phase(self, name: str, total: float | None = None) -> Iterator[Advance]:
-        """A bar while a phase runs (load, rollout, update, eval); nothing when the stream is not a terminal."""
-        bars = self._bars
-        if bars is None:
-            yield lambda n=1, **facts: None
-            return
-        bar = bars.add_task(f"  {name}", total=total, facts="")
-        try:
-            yield lambda n=1, **facts: bars.update(bar, advance=n, **({"facts": _facts(facts)} if facts else {}))
-        finally:
-            bars.remove_task(bar)
+        """A bar while a phase runs (load, rollout, update, eval); where there are none, `pulse` speaks of it when it takes long."""
+        bars, running = self._bars, [name, total, 0.0, self._clock()]
+        bar = None if bars is None else bars.add_task(f"  {name}", total=total, facts="")
 
-    def step(self, step: int, values: Mapping[str, float]) -> None:
-        """Step `step` (from 0) is done: print its line, move the bar, renew the estimate. The first step compiles: it is not typical."""
+        def advance(n: float = 1, **facts: float) -> None:
+            running[2] += n
+            if bars is not None:
+                bars.update(bar, advance=n, **({"facts": _facts(facts)} if facts else {}))
+
+        self._phases.append(running)
+        try:
+            yield advance
+        finally:
+            self._phases.remove(running)
+            if bars is not None:
+                bars.remove_task(bar)
+
+    def pulse(self) -> None:
+        """Called every few seconds, from any thread: break a long silence with a line about the phase that runs."""
+        phases, now = list(self._phases), self._clock()
+        if self._bars is None and phases and now - self._spoke >= SILENCE:
+            name, total, done, began = phases[-1]
+            count = "" if total is None else f" {done:.0f}/{total:.0f}"
+            self.note(f"  {name}{count}, {duration(now - began)}")
+
+    def step(self, step: int, values: Mapping[str, float], *, say: bool = True) -> None:
+        """Step `step` (from 0) is done: print its line (`say`), move the bar, renew the estimate. The first step compiles: it is not typical."""
         now = self._clock()
         seconds, self._last = now - self._last, now
         if self._first:
@@ -90,7 +107,8 @@ class Progress:
         words = [f"{self._name} {step + 1}/{self._total}"]
         words += [f"{name.rpartition('/')[2]} {values[name]:.4g}" for name in HEADLINE if name in values]
         words += [f"{seconds:.1f} s", f"ETA {duration(left * estimate)}"]
-        self.note("  ".join(words))
+        if say:
+            self.note("  ".join(words))
         if self._bars is not None and self._stage_bar is not None:
             self._bars.update(self._stage_bar, completed=step + 1, facts=f"ETA {duration(left * estimate)}")
 
@@ -98,6 +116,7 @@ class Progress:
         """One line of text, above the bars."""
         if self._quiet:
             return
+        self._spoke = self._clock()
         if self._bars is not None:
             self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -117,3 +119,10 @@ def test_the_command_writes_names_the_file_and_refuses_a_missing_run(tmp_path, c
     assert main([str(tmp_path / "a"), str(tmp_path / "b")]) == 0 and (tmp_path / "a" / "comparison.html").exists()
     capsys.readouterr()
     assert main([str(tmp_path / "nowhere")]) == 2 and "no run folder" in capsys.readouterr().err
+
+
+def test_help_names_purpose_example_and_exit_codes_and_loads_nothing_heavy():
+    code = "import sys; from slca.report.__main__ import main\ntry: main(['--help'])\nfinally: print('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "\nWrite the report of a run" in done.stdout and "Exit codes" in done.stdout
+    assert "python -m slca.report runs/" in done.stdout and done.stdout.endswith("False\n")

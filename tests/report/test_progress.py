@@ -25,11 +25,11 @@ def test_one_plain_line_a_step_with_the_time_that_is_left():
             advance(4, tokens_per_second=900)
         for step, now in enumerate((100.0, 102.0, 106.0)):  # 100 s of compilation, then 2 s and 4 s
             clock.now = now
-            progress.step(step, {"rollout/reward/process": 0.25, "train/loss": -0.5, "not/shown": 1.0})
+            progress.step(step, {"rollout/reward/tool": 0.25, "train/loss": -0.5, "not/shown": 1.0})
     assert stream.getvalue().splitlines() == [
-        "rl 1/10  process 0.25  loss -0.5  100.0 s  ETA 15 min 00 s",
-        "rl 2/10  process 0.25  loss -0.5  2.0 s  ETA 16 s",
-        "rl 3/10  process 0.25  loss -0.5  4.0 s  ETA 21 s",
+        "rl 1/10  tool 0.25  loss -0.5  100.0 s  ETA 15 min 00 s",
+        "rl 2/10  tool 0.25  loss -0.5  2.0 s  ETA 16 s",
+        "rl 3/10  tool 0.25  loss -0.5  4.0 s  ETA 21 s",
     ]
 
 
@@ -43,6 +43,28 @@ def test_a_new_stage_forgets_the_times_of_the_last_and_counts_from_where_it_resu
     clock.now = 53.0
     progress.step(98, {})
     assert stream.getvalue().splitlines() == ["sft 1/2  loss 2  50.0 s  ETA 50 s", "rl 99/100  3.0 s  ETA 3 s"]
+
+
+def test_a_long_phase_breaks_the_silence():
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(stream, clock=clock)
+    with progress.phase("evaluation", total=8) as advance:
+        for now in (10.0, 19.0, 20.0, 30.0, 41.0):
+            clock.now = now
+            advance()
+            progress.pulse()
+    progress.pulse()
+    assert stream.getvalue().splitlines() == ["  evaluation 3/8, 20 s", "  evaluation 5/8, 41 s"]
+
+
+def test_a_step_that_is_not_told_still_counts():
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(stream, clock=clock)
+    progress.stage("sft", total=3)
+    for step, now in enumerate((10.0, 12.0, 15.0)):
+        clock.now = now
+        progress.step(step, {}, say=step == 2)
+    assert stream.getvalue() == "sft 3/3  3.0 s  ETA 0 s\n"
 
 
 def test_quiet_says_nothing():

@@ -7,13 +7,17 @@ References are followed and end at a depth, objects are closed, strings, lists a
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, NamedTuple
 
-from slca.tasks.vet import Refused, resolve
+from slca.tasks.flatten import choices, flat
+from slca.tasks.vet import Refused
 
 CHAR_BYTES = 6  # the longest spelling of a character in JSON, \\uXXXX
-SPAN = 1_000_000  # range of a number that has none
+SPAN = 1_000_000  # a number without bounds lies between -SPAN and SPAN
+MAX_VISITS = 5_000  # schema nodes looked at, references expanded: beyond it there is no narrowed form
 _FORMATS = {
     "date": 10,
     "time": 20,
@@ -59,45 +63,32 @@ def narrowed(schema: Mapping[str, Any], sizes: Sizes) -> Finite | None:
 
 class _Narrowing:
     def __init__(self, root: Any, sizes: Sizes):
-        self.root, self.sizes = root, sizes
+        self.root, self.sizes, self.visits = root, sizes, 0
 
     def any(self, node: Any, level: int) -> Finite | None:
-        if level > self.sizes.levels or node is False:
+        self.visits += 1
+        if level > self.sizes.levels or self.visits > MAX_VISITS:
             return None
-        node = self._plain({} if node is True else node)
-        if node is None:
+        try:
+            found = flat(self.root, node)
+        except Refused:
             return None
-        if "const" in node or "enum" in node:
-            return _literal([node["const"]] if "const" in node else list(node["enum"]))
+        if found is None:
+            return None
         for keyword in ("anyOf", "oneOf"):
-            if keyword in node:
-                rest = {key: part for key, part in node.items() if key != keyword}
-                branches = [self.any(_merged(rest, part), level) for part in node[keyword] if isinstance(part, Mapping)]
+            if keyword in found:
+                rest = {key: part for key, part in found.items() if key != keyword}
+                branches = [self.any({"allOf": [rest, part]}, level) for part in found[keyword]]
                 # Two branches of oneOf may both hold; one alone is the safe choice.
                 return _either([part for part in branches if part is not None][: 1 if keyword == "oneOf" else None])
-        kinds = node.get("type") or next(
-            (kind for keyword, kind in _IMPLIED if keyword in node), ["string", "integer", "boolean"]
+        if (values := choices(found)) is not None:
+            return _literal(values) if values else None
+        kinds = found.get("type") or next(
+            (kind for keyword, kind in _IMPLIED if keyword in found), ["string", "integer", "boolean"]
         )
         kinds = [kinds] if isinstance(kinds, str) else kinds
-        found = [self._typed({**node, "type": kind}, level) for kind in kinds if kind in _TYPES]
-        return _either([part for part in found if part is not None])
-
-    def _plain(self, node: Mapping[str, Any]) -> dict[str, Any] | None:
-        """`node` with references followed and `allOf` merged."""
-        current = dict(node)
-        for _ in range(16):
-            if "$ref" in current:
-                try:
-                    target = resolve(self.root, current.pop("$ref"))
-                except Refused:
-                    return None
-                current = _merged(target if isinstance(target, Mapping) else {}, current)
-            elif "allOf" in current:
-                for part in current.pop("allOf"):
-                    current = _merged(current, part if isinstance(part, Mapping) else {})
-            else:
-                return current
-        return None
+        typed = [self._typed({**found, "type": kind}, level) for kind in kinds if kind in _TYPES]
+        return _either([part for part in typed if part is not None])
 
     def _typed(self, node: dict[str, Any], level: int) -> Finite | None:
         match node["type"]:
@@ -117,6 +108,8 @@ class _Narrowing:
     def _object(self, node: dict[str, Any], level: int) -> Finite | None:
         required, properties = list(node.get("required", ())), dict(node.get("properties", {}))
         extra = node.get("additionalProperties", True)
+        if node.get("minProperties", 0) > MAX_VISITS:
+            return None
         names = required + [f"key{i}" for i in range(int(node.get("minProperties", 0)) - len({*required, *properties}))]
         if not self.sizes.optional or level >= 3:
             keep = {*names, *list(properties)[: int(node.get("minProperties", 0))]}
@@ -172,22 +165,32 @@ class _Narrowing:
         return Finite(schema, CHAR_BYTES * most + 2)
 
 
-def _number(node: dict[str, Any]) -> Finite:
+def _number(node: dict[str, Any]) -> Finite | None:
     bounds = {key: node[key] for key in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum") if key in node}
     low = max((bounds[key] for key in ("minimum", "exclusiveMinimum") if key in bounds), default=None)
     high = min((bounds[key] for key in ("maximum", "exclusiveMaximum") if key in bounds), default=None)
     if low is None:
         low = bounds["minimum"] = -SPAN if high is None else high - SPAN
     if high is None:
-        high = bounds["maximum"] = low + SPAN
+        high = bounds["maximum"] = max(low, 0) + SPAN
+    step = node.get("multipleOf") or (1 if node["type"] == "integer" else _step(high - low))
+    first = math.ceil(low / step)
+    first += first * step == bounds.get("exclusiveMinimum")
+    if first * step > high or first * step == bounds.get("exclusiveMaximum"):
+        return None
     schema = {"type": node["type"], **bounds}
     digits = max(len(f"{int(low)}"), len(f"{int(high)}")) + 1
     if node["type"] == "number":
-        schema["multipleOf"] = node.get("multipleOf", 0.01 if high - low >= 0.1 else 0.0001)
-        digits += 2 + len(f"{schema['multipleOf']:.10f}".rstrip("0").partition(".")[2])
+        schema["multipleOf"] = step
+        digits += 2 + max(0, -int(Decimal(repr(step)).as_tuple().exponent))
     elif "multipleOf" in node:
-        schema["multipleOf"] = node["multipleOf"]
+        schema["multipleOf"] = step
     return Finite(schema, digits)
+
+
+def _step(span: float) -> float:
+    """Distance of the numbers kept of an interval: two decimals, more where it is small."""
+    return 0.01 if span >= 0.1 else 0.0001 if span >= 0.001 or span <= 0 else 10.0 ** (math.floor(math.log10(span)) - 1)
 
 
 def _literal(values: list[Any]) -> Finite:
@@ -198,25 +201,3 @@ def _either(parts: list[Finite]) -> Finite | None:
     if len(parts) <= 1:
         return parts[0] if parts else None
     return Finite({"anyOf": [part.schema for part in parts]}, max(part.longest for part in parts))
-
-
-def _merged(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Both at once, as far as narrowing cares; of two bounds of one kind the later wins unless it is looser."""
-    merged = {**base, **other}
-    for key, tighter in (
-        ("minimum", max),
-        ("maximum", min),
-        ("minLength", max),
-        ("maxLength", min),
-        ("minItems", max),
-        ("maxItems", min),
-    ):
-        if key in base and key in other:
-            merged[key] = tighter(base[key], other[key])
-    if "properties" in base and "properties" in other:
-        merged["properties"] = {**base["properties"], **other["properties"]}
-    if "required" in base and "required" in other:
-        merged["required"] = list(dict.fromkeys([*base["required"], *other["required"]]))
-    if "enum" in base and "enum" in other:
-        merged["enum"] = [value for value in base["enum"] if value in other["enum"]]
-    return merged

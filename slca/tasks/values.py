@@ -13,16 +13,24 @@ from random import Random
 from typing import Any
 
 from slca.tasks import meanings, patterns, words
+from slca.tasks.flatten import choices, flat
 from slca.tasks.schema import Tool, canonical, load_tool
-from slca.tasks.vet import resolve
+from slca.tasks.vet import MAX_DEPTH
 from slca.types import ToolCall
 
 MAX_LEVELS = 6  # below this depth only what the schema demands is made
+PLENTY = 1_000  # values of one answer after which only what the schema demands is made
+MAX_VALUES = 5_000  # values of one answer
+MAX_CHARACTERS = 65_536  # of one string
 _ATTEMPTS = 12
 
 
 class Unsatisfiable(ValueError):
     """No value for this schema was found."""
+
+
+class TooLarge(Unsatisfiable):
+    """Every value of this schema is too large to be made up."""
 
 
 def response_seed(task_id: str) -> int:
@@ -56,7 +64,12 @@ def respond(
         sampler = Sampler(
             Random(int.from_bytes(digest)), tool.response, echo=echo, optional=1.0 if attempt < _ATTEMPTS - 2 else 0.0
         )
-        value = sampler.value(tool.response)
+        try:
+            value = sampler.value(tool.response)
+        except TooLarge:
+            raise
+        except Unsatisfiable:
+            continue
         if tool.response_validator.is_valid(value):
             return value
     raise Unsatisfiable(f"{tool.name}: no value for the response schema in {_ATTEMPTS} tries")
@@ -103,15 +116,22 @@ class Sampler:
     optional: float = 1.0
     unseen: bool = False
     made_up: float = 0.0
+    made: int = 0  # values so far
 
     def value(self, schema: Any, name: str = "", level: int = 0) -> Any:
+        """Raises Unsatisfiable where parts of the schema contradict each other, or where it asks for too much."""
+        self.made += 1
+        if self.made > MAX_VALUES or level > MAX_DEPTH:
+            raise TooLarge(f"more than {MAX_VALUES:,} values or {MAX_DEPTH} levels")
+        if self.made > PLENTY:
+            level = max(level, MAX_LEVELS)
         if not isinstance(schema, Mapping):
             return self._string({}, name)
         schema = self._one_branch(schema, level)
-        if "const" in schema:
-            return schema["const"]
-        if isinstance(schema.get("enum"), list) and schema["enum"]:
-            return self.rng.choice(schema["enum"])
+        if (values := choices(schema)) is not None:
+            if not values:
+                raise Unsatisfiable("no listed value has the declared type")
+            return values[0] if "const" in schema else self.rng.choice(values)
         kind = self._kind(schema, level)
         if kind == "object":
             return self._object(schema, level)
@@ -125,29 +145,29 @@ class Sampler:
 
     def _one_branch(self, schema: Mapping[str, Any], level: int) -> Mapping[str, Any]:
         """References followed, `allOf` merged, one branch of `anyOf`/`oneOf` chosen (never null if there is a choice)."""
-        for _ in range(32):
-            if "$ref" in schema:
-                base = {key: part for key, part in schema.items() if key != "$ref"}
-                target = resolve(self.root, schema["$ref"])
-                schema = _merge(base, target if isinstance(target, Mapping) else {})
-            elif "allOf" in schema:
-                merged: Mapping[str, Any] = {key: part for key, part in schema.items() if key != "allOf"}
-                for part in schema["allOf"]:
-                    merged = _merge(merged, part if isinstance(part, Mapping) else {})
-                schema = merged
-            elif "anyOf" in schema or "oneOf" in schema:
-                word = "anyOf" if "anyOf" in schema else "oneOf"
-                base = {key: part for key, part in schema.items() if key != word}
-                branches = [part for part in schema[word] if isinstance(part, Mapping)]
-                simple = [part for part in branches if part.get("type") in ("null", "string", "integer", "number", "boolean")]
-                if level >= MAX_LEVELS and simple:
-                    branches = simple
-                else:
-                    branches = [part for part in branches if part.get("type") != "null"] or branches
-                schema = _merge(base, self.rng.choice(branches)) if branches else base
+        found = flat(self.root, schema)
+        while found is not None and (word := "anyOf" if "anyOf" in found else "oneOf" if "oneOf" in found else None):
+            base = {key: part for key, part in found.items() if key != word}
+            branches = [{} if part is True else part for part in found[word] if part is not False]
+            simple = [part for part in branches if part.get("type") in ("null", "string", "integer", "number", "boolean")]
+            if level >= MAX_LEVELS and simple:
+                branches = simple
             else:
-                break
-        return schema
+                branches = [part for part in branches if part.get("type") != "null"] or branches
+            found = self._chosen(base, branches)
+        if found is None:
+            raise Unsatisfiable("parts of the schema contradict each other")
+        return found
+
+    def _chosen(self, base: Mapping[str, Any], branches: list[Any]) -> dict[str, Any] | None:
+        """`base` with one of the branches that do not contradict it, a drawn one where that works."""
+        if not branches:
+            return None
+        drawn = self.rng.choice(branches)
+        for branch in (drawn, *branches):
+            if (found := flat(self.root, {"allOf": [base, branch]})) is not None:
+                return found
+        return None
 
     def _kind(self, schema: Mapping[str, Any], level: int) -> str:
         kind = schema.get("type")
@@ -185,6 +205,8 @@ class Sampler:
         wanted = max(
             schema.get("minProperties", 0), 1 if isinstance(extra, Mapping) and not properties and level < MAX_LEVELS else 0
         )
+        if wanted > MAX_VALUES:
+            raise TooLarge(f"minProperties is {wanted:,}")
         while len(out) < wanted:
             names = [name for name in properties if name not in out]
             name = self.rng.choice(names) if names else self._map_key(schema, out)
@@ -201,6 +223,8 @@ class Sampler:
         items = schema.get("items", True)
         low = schema.get("minItems", 0)
         high = schema.get("maxItems", max(low, 3))
+        if low > MAX_VALUES:
+            raise TooLarge(f"minItems is {low:,}")
         if items is False:
             low = high = len(first)
         believable = 0 if level >= MAX_LEVELS else self.rng.randint(1, 3 if level < 2 else 1)
@@ -244,6 +268,8 @@ class Sampler:
 
     def _string(self, schema: Mapping[str, Any], name: str) -> str:
         low, high = schema.get("minLength", 0), schema.get("maxLength")
+        if low > MAX_CHARACTERS:
+            raise TooLarge(f"minLength is {low:,}")
         if "pattern" in schema:
             text = patterns.generate(schema["pattern"], self.rng, low, high)
             if text is not None:
@@ -276,24 +302,3 @@ def _fits(schema: Any, value: Any) -> bool:
 
 
 _JSON_TYPES: dict[type, str] = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
-
-
-def _merge(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Both schemas at once, as far as it matters for drawing a value."""
-    merged = {**base, **other}
-    for key in ("properties", "$defs"):
-        if key in base and key in other:
-            merged[key] = {**base[key], **other[key]}
-    if "required" in base and "required" in other:
-        merged["required"] = [*base["required"], *(name for name in other["required"] if name not in base["required"])]
-    for key, tighter in (
-        ("minimum", max),
-        ("maximum", min),
-        ("minLength", max),
-        ("maxLength", min),
-        ("minItems", max),
-        ("maxItems", min),
-    ):
-        if key in base and key in other:
-            merged[key] = tighter(base[key], other[key])
-    return merged

@@ -61,6 +61,49 @@ def test_what_is_narrowed_away(schema, body):
     assert not jsonschema_rs.is_valid(narrowed(schema, SMALL).schema, body)
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "minimum": 2.2, "maximum": 2.8},
+        {"type": "integer", "exclusiveMinimum": 2, "exclusiveMaximum": 3},
+        {"type": "number", "minimum": 3, "maximum": 2},
+        {"type": "integer", "multipleOf": 50, "minimum": 51, "maximum": 99},
+        {"type": "integer", "enum": ["a"]},
+        {"allOf": [{"type": "string"}, {"type": "null"}]},
+        {"type": "object", "minProperties": 10**9},
+        {"type": "object", "required": ["a"], "additionalProperties": False},
+    ],
+)
+def test_schemas_that_nothing_obeys_have_no_form(schema):
+    assert narrowed(schema, SMALL) is None
+
+
+def test_all_parts_bind():
+    """Two references side by side, one property twice, a closed object: each part has its say."""
+    shared = {
+        "a": closed(x={"type": "integer"}),
+        "b": {"properties": {"x": {"minimum": 7, "maximum": 9}, "y": {"type": "null"}}},
+    }
+    found = narrowed({"allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}], "$defs": shared}, SMALL)
+    assert jsonschema_rs.is_valid(found.schema, {"x": 8})
+    for body in ({"x": 6}, {"x": 8, "y": None}, {}):
+        assert not jsonschema_rs.is_valid(found.schema, body)
+
+
+def test_numbers_without_bounds_have_both_signs():
+    found = narrowed({"type": "number"}, SMALL).schema
+    assert jsonschema_rs.is_valid(found, 12.25) and jsonschema_rs.is_valid(found, -12.25)
+    small = narrowed({"type": "number", "exclusiveMinimum": 1e-9, "maximum": 3e-9}, SMALL).schema
+    assert jsonschema_rs.is_valid(small, 2e-9)
+
+
+def test_a_schema_that_branches_without_end_is_given_up_soon():
+    """Ten required references back to itself: a million nodes at six levels."""
+    again = {"anyOf": [{"$ref": "#"}, {"type": "null"}]}
+    bush = {"type": "object", "properties": {f"p{i}": again for i in range(10)}, "required": [f"p{i}" for i in range(10)]}
+    assert narrowed(bush, Sizes(64, 4, 6, True)) is None
+
+
 def test_recursion_ends():
     tree = {"type": "object", "properties": {"v": {"type": "null"}, "next": {"$ref": "#"}}, "required": ["v"]}
     found = narrowed(tree, SMALL)

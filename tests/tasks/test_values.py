@@ -90,6 +90,39 @@ def test_impossible_schemas(schema):
         respond(tool(schema), {}, 0)
 
 
+AGAIN = {"anyOf": [{"$ref": "#"}, {"type": "null"}]}
+
+
+def filled(part, count=10):
+    return {"type": "object", "properties": {f"p{i}": part for i in range(count)}, "required": [f"p{i}" for i in range(count)]}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        filled({"$ref": "#"}),
+        {"type": "array", "items": {"$ref": "#"}, "minItems": 2},
+        {"type": "array", "minItems": 10**9},
+        {"type": "array", "items": {"type": "array", "minItems": 300}, "minItems": 300},
+        {"type": "array", "items": {"enum": [1]}, "uniqueItems": True, "minItems": 4000},
+        {"type": "object", "minProperties": 10**9},
+        {"type": "string", "minLength": 10**9},
+        {"type": "string", "minLength": 10**9, "pattern": "a*"},
+        {"allOf": [{"type": "string"}, {"type": "null"}]},
+        {"type": "integer", "enum": ["a"]},
+    ],
+)
+def test_schemas_that_ask_for_too_much_or_contradict_themselves_are_given_up_soon(schema):
+    with pytest.raises(Unsatisfiable):
+        respond(tool(schema), {}, 0)
+
+
+def test_a_schema_that_branches_without_end_gets_a_small_answer():
+    bush = tool(filled(AGAIN))
+    answer = respond(bush, {}, 0)
+    assert bush.check_response(answer) == [] and len(json.dumps(answer)) < 100_000
+
+
 @pytest.mark.parametrize(
     "schema",
     [

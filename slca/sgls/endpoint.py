@@ -28,12 +28,13 @@ RETRIED = frozenset({"connection", "bad_reply", "http_408", "http_409", "http_42
 
 
 class Completion(NamedTuple):
-    """One reply. Token counts are the server's (0 where it gives none); finish: stop | length | ..."""
+    """One reply. Token counts are the server's (0 where it gives none); finish: stop | length | ...; calls: its `tool_calls`."""
 
     text: str
     prompt_tokens: int = 0
     completion_tokens: int = 0
     finish: str = ""
+    calls: tuple[Mapping[str, Any], ...] = ()
 
 
 class EndpointError(Exception):
@@ -119,15 +120,18 @@ class Endpoint:
         temperature: float,
         max_tokens: int,
         schema: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
         deadline: float | None = None,
     ) -> Completion:
-        """The model's reply. schema: JSON Schema asked for through `response_format` where the server has it.
+        """The model's reply. schema: JSON Schema asked for through `response_format` where the server has it; tools: function
+        specs that the model may call.
 
         deadline: `time.monotonic()` value that nothing outlives. Raises EndpointError.
         """
         until = time.monotonic() + self.timeout
         until = until if deadline is None else min(until, deadline)
         payload = {"model": self.model, "messages": list(messages), "temperature": temperature, "max_tokens": max_tokens}
+        payload |= {"tools": list(tools)} if tools else {}
         future = asyncio.run_coroutine_threadsafe(self._with_retries(payload, schema, until), self._running_loop())
         try:
             completion = future.result(max(0.0, until - time.monotonic()) + 1.0)
@@ -254,11 +258,13 @@ def _completion(body: bytes) -> Completion:
     try:
         reply = json.loads(body)
         choice = reply["choices"][0]
-        text = choice["message"]["content"]
+        message = choice["message"]
+        calls = tuple(message.get("tool_calls") or ())
+        text = message.get("content") if calls else message["content"]
         usage = reply.get("usage") or {}
         sent, made = (int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens"))
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise EndpointError("bad_reply", f"no chat completion in the reply ({type(error).__name__})") from None
     if text is not None and not isinstance(text, str):
         raise EndpointError("bad_reply", "message.content is no text")
-    return Completion(text or "", sent, made, finish=str(choice.get("finish_reason") or ""))
+    return Completion(text or "", sent, made, str(choice.get("finish_reason") or ""), calls)

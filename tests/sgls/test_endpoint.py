@@ -162,6 +162,17 @@ def test_content_that_is_null_or_no_text(endpoint):
             ask(one)
 
 
+def test_tools_are_sent_and_tool_calls_come_back(endpoint):
+    calls = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    reply = {"choices": [{"message": {"role": "assistant", "tool_calls": calls}, "finish_reason": "tool_calls"}]}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+    with Server([("raw", json.dumps(reply).encode()), "fine"]) as server:
+        one = endpoint(server)
+        made = one.complete(MESSAGES, temperature=0, max_tokens=5, tools=tools)
+        assert (made.text, made.calls, made.finish) == ("", tuple(calls), "tool_calls")
+        assert ask(one).calls == () and [request.get("tools") for request in server.requests] == [tools, None]
+
+
 def test_what_cannot_be_sent_is_not_retried(endpoint):
     with Server(["fine"]) as server:
         one = endpoint(server)

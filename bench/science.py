@@ -1,0 +1,131 @@
+"""The science runs: every method from the same cold starts, and what comes out of it.
+
+    python -m bench.science run --seeds=5 --jobs=1 [--part=base,noise,sparse] [--root=runs/science]
+    python -m bench.science report [--root=runs/science]      # prints the tables, writes the figures
+    python -m bench.science list                              # the runs, and which are done
+
+`run` is resumable: finished runs are skipped, a killed one continues from its checkpoint. Seeds are the outer loop, so
+that stopping early leaves a balanced table. A run takes 2 to 4 minutes on two quiet cores, a cold start 4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+BASE = ("slca", "grpo", "support_control", "toolpo", "rltr", "mix@0.5", "gigpo", "gdpo")
+VARIED = ("slca", "grpo", "support_control", "mix@0.5")
+# part -> {name: conditions of configs/science.py}
+PARTS = {
+    "base": {"base": ()},
+    "noise": {f"noise {ratio}": (f"noise={ratio}",) for ratio in ("0.5", "1", "3")},
+    "correlation": {f"noise 1, rho {rho}": ("noise=1", f"rho={rho}") for rho in ("-0.5", "0.5")},
+    "sparse": {"sparse execution reward": ("sparse",)},
+    "no_hierr": {"w/o HierR": ("no_hierr",)},
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run. condition: its name in the tables."""
+
+    condition: str
+    algorithm: str
+    seed: int
+    conditions: tuple[str, ...] = ()
+
+    def folder(self, root: Path) -> Path:
+        return root / self.condition.replace(", ", "_").replace(" ", "-").replace("/", "") / f"{self.algorithm}-{self.seed}"
+
+    def command(self, root: Path, extra: tuple[str, ...] = ()) -> list[str]:
+        argument = ",".join((self.algorithm, *self.conditions))
+        return [
+            sys.executable, "-m", "slca.main", f"--config=configs/science.py:{argument}", f"--workdir={self.folder(root)}",
+            f"--config.run.seed={self.seed}", f"--config.checkpoint.init={cold_start(root, self.seed)}", *extra,
+        ]  # fmt: skip
+
+
+def cold_start(root: Path, seed: int) -> Path:
+    return root / f"sft-{seed}"
+
+
+def runs(parts: tuple[str, ...], seeds: int) -> list[Run]:
+    """Seeds outermost, then parts in their order."""
+    found = []
+    for seed in range(seeds):
+        for part in parts:
+            for condition, conditions in PARTS[part].items():
+                names = BASE if part == "base" else VARIED
+                found += [Run(condition, name, seed, conditions) for name in names]
+    return found
+
+
+def finished(folder: Path) -> bool:
+    """Whether the run wrote its last evaluation."""
+    results = folder / "results.json"
+    return results.is_file() and any(row["name"] == "after RL" for row in json.loads(results.read_text())["rows"])
+
+
+def make(command: list[str], log: Path) -> int:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "a") as out:
+        return subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, check=False).returncode
+
+
+def run_all(root: Path, wanted: list[Run], jobs: int, extra: tuple[str, ...] = ()) -> int:
+    """Cold starts first, then the runs that are not finished; returns how many failed."""
+    failed = 0
+    for seed in sorted({run.seed for run in wanted}):
+        folder = cold_start(root, seed)
+        if not (folder / "results.json").is_file():
+            print(f"cold start {seed}", flush=True)
+            command = [sys.executable, "-m", "slca.main", "--config=configs/science.py:sft", f"--workdir={folder}"]
+            if make([*command, f"--config.run.seed={seed}", *extra], root / "logs" / f"sft-{seed}.log"):
+                raise SystemExit(f"the cold start failed: see {root}/logs/sft-{seed}.log")
+        todo = [run for run in wanted if run.seed == seed and not finished(run.folder(root))]
+
+        def one(run: Run) -> int:
+            print(f"{run.condition} · {run.algorithm} · seed {run.seed}", flush=True)
+            folder = run.folder(root)
+            return make(run.command(root, extra), root / "logs" / f"{folder.parent.name}-{folder.name}.log")
+
+        with ThreadPoolExecutor(jobs) as pool:
+            failed += sum(code != 0 for code in pool.map(one, todo))
+    return failed
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=("run", "report", "list"))
+    parser.add_argument("--root", type=Path, default=Path("runs/science"))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
+    parser.add_argument("--part", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--algorithms", default="", help="only these")
+    parser.add_argument("--set", action="append", default=[], help="a further flag of slca.main, e.g. --config.train.steps=2")
+    arguments = parser.parse_args(argv)
+    parts = tuple(arguments.part.split(","))
+    if unknown := sorted(set(parts) - set(PARTS)):
+        parser.error(f"--part: {', '.join(unknown)} unknown; there are {', '.join(PARTS)}")
+    wanted = runs(parts, arguments.seeds)
+    if arguments.algorithms:
+        wanted = [run for run in wanted if run.algorithm in arguments.algorithms.split(",")]
+    if arguments.action == "list":
+        for run in wanted:
+            print("done" if finished(run.folder(arguments.root)) else "open", run.condition, run.algorithm, run.seed, sep="\t")
+        return 0
+    if arguments.action == "run":
+        return 1 if run_all(arguments.root, wanted, arguments.jobs, tuple(arguments.set)) else 0
+    from bench.science_report import report
+
+    report(arguments.root, [run for run in wanted if finished(run.folder(arguments.root))])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

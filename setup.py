@@ -4,14 +4,15 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-TEST = ["pytest", "hypothesis", "jsonschema"]
+SERVE = ["fastapi>=0.115", "uvicorn>=0.34", "prometheus-client>=0.21"]
+TEST = ["pytest", "hypothesis", "jsonschema", *SERVE]
 EXTRAS = {
     "tpu": ["jax[tpu]"],
     "cuda": ["jax[cuda13]"],
     "gguf": ["gguf", "botocore"],  # what configs/smollm2_135m.py needs
     "grammar": ["llguidance"],
     "mcp": ["mcp>=2"],
-    "serve": ["fastapi", "uvicorn"],
+    "serve": SERVE,
     "notebook": ["jupyter", "matplotlib"],
     "tensorboard": ["tensorboardX"],
     "wandb": ["wandb"],

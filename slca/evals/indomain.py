@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from slca.evals.costs import costs
 from slca.rewards.scores import scores
 from slca.rollout.engine import rollout
 from slca.types import END_REASONS, Episode, Task
@@ -42,6 +43,8 @@ def summarize(episodes: Sequence[Episode], config: Any) -> dict[str, tuple[float
     """Metrics of finished episodes, name -> (mean, n). A NaN score (no verdict) lowers n, not the mean (contract 7)."""
     rows = [scores(episode, config) for episode in episodes if episode.scored]
     table = {name: _mean([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+    spent = costs(episodes, math.fsum(row["solved"] for row in rows))
+    table |= {name: (total / n if n else math.nan, int(n)) for name, (total, n) in spent.items()}
     table["unscored"] = _mean([float(not episode.scored) for episode in episodes])
     table |= {f"end/{reason}": _mean([float(episode.end == reason) for episode in episodes]) for reason in END_REASONS}
     return table

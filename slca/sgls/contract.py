@@ -27,7 +27,7 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 class Contract(NamedTuple):
     """tool: the vetted tool; function: its spec's function; digest: of that spec; response: JSON Schema of the body (None = undeclared);
-    violation: first fault of a body, or None; writes: it changes the server's state."""
+    violation: first fault of a body, or None; writes: it changes the server's state; cost: declared price of a call."""
 
     tool: Tool
     function: Mapping[str, Any]
@@ -35,19 +35,21 @@ class Contract(NamedTuple):
     response: dict[str, Any] | None
     violation: Callable[[Any], str | None]
     writes: bool
+    cost: float = 0.0
 
 
 @lru_cache(maxsize=8192)
 def contract(tool: Tool) -> Contract:
     """The contract of a vetted tool (tools are compared by identity and themselves cached, so this is a look-up)."""
     function = tool.spec["function"]
-    digest = hashlib.blake2b(json.dumps(function, sort_keys=True).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    cost, described = float(function.get("cost", 0.0)), {key: part for key, part in function.items() if key != "cost"}
+    digest = hashlib.blake2b(json.dumps(described, sort_keys=True).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
     def violation(value: Any) -> str | None:
         faults = tool.check_response(value)
         return f"{faults[0].kind}: {faults[0].message}" if faults else None
 
-    return Contract(tool, function, digest, tool.response, violation, writes(tool.name))
+    return Contract(tool, function, digest, tool.response, violation, writes(tool.name), cost)
 
 
 def verb(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter, deque
 
@@ -20,6 +21,7 @@ class Meter:
     def reset(self) -> None:
         with self._lock:
             self._counts: Counter[str] = Counter()
+            self._declared: list[float] = []
             self._seconds: deque[float] = deque(maxlen=WINDOW)
 
     def observe(self, observation: Observation, seconds: float) -> None:
@@ -32,6 +34,7 @@ class Meter:
             for name in ("replies", "tokens", "prompt_tokens", "regenerations", "invalid"):
                 if amount := observation.cost.get(name):
                     self._counts[name] += int(amount)
+            self._declared.append(observation.cost.get("declared", 0.0))
             for name in ("fault", "error"):
                 if kind := observation.provenance.get(name):
                     self._counts[f"{name}/{kind}"] += 1
@@ -39,11 +42,12 @@ class Meter:
     def values(self) -> dict[str, float]:
         """Counts by name; rates in 0..1 of all calls; under `time/`, latency in seconds over the last WINDOW calls."""
         with self._lock:
-            counts, seconds = Counter(self._counts), sorted(self._seconds)
+            counts, seconds, declared = Counter(self._counts), sorted(self._seconds), math.fsum(self._declared)
         calls = max(1, counts["calls"])
         values = {f"status/{status}": 0.0 for status in OBSERVATION_STATUS}
         values |= {name: float(count) for name, count in sorted(counts.items())}
         values["calls"] = float(counts["calls"])
+        values["declared_cost"] = declared
         values["unknown_tool_rate"] = counts["status/unknown_tool"] / calls
         values["invalid_arguments_rate"] = counts["status/invalid_arguments"] / calls
         values["cache_hit_rate"] = counts["source/cache"] / calls

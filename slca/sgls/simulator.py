@@ -79,8 +79,12 @@ class Simulator:
         except Exception as error:  # one broken call must not end a run
             observation = _failed(type(error).__name__)
         seconds = time.monotonic() - begun
+        cost = {**observation.cost, "seconds": seconds}
+        if observation.status in ("ok", "tool_error") and (price := contract(toolset.tools[call.name]).cost):
+            cost["declared"] = price  # also where the answer was cached or recorded: the call was made
+        observation = replace(observation, cost=cost)
         self._meter.observe(observation, seconds)
-        return replace(observation, cost={**observation.cost, "seconds": seconds})
+        return observation
 
     def record(self, call: ToolCall, text: str) -> None:
         """Replay `text` for every later call equal to `call` (in the store as well, where there is one)."""

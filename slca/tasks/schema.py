@@ -45,7 +45,10 @@ class SchemaError:
 
 @dataclass(frozen=True, eq=False)
 class Tool:
-    """A vetted tool. parameters, response: normalised JSON Schemas (response None = undeclared); spec: OpenAI form of both."""
+    """A vetted tool. parameters, response: normalised JSON Schemas (response None = undeclared); spec: OpenAI form of both.
+
+    extra: other keys of the function that are kept: strict, return, and cost, the declared price of a call in any unit.
+    """
 
     name: str
     description: str
@@ -153,8 +156,14 @@ def _load_text(text: str) -> Tool:
     depth = _vetted(parameters, "parameters")
     if response is not None:
         _vetted(response, "response")
-    extra = {key: function[key] for key in ("strict", "return") if function.get(key) is not None}
+    extra = {key: function[key] for key in ("strict", "return", "cost") if function.get(key) is not None}
+    if not _price(extra.get("cost", 0)):
+        raise Refused("cost, the price of a call, must be a number from 0 up")
     return Tool(name, description, parameters, response, depth, extra)
+
+
+def _price(cost: Any) -> bool:
+    return isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost < 1e12
 
 
 def _vetted(schema: dict[str, Any], what: str) -> int:
@@ -188,8 +197,8 @@ def _name(spec: Any) -> str:
 
 
 def public_specs(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The specs as the policy may see them: without `response`, the simulator's knowledge."""
-    hidden = ("response", "outputSchema", "output_schema")
+    """The specs as the policy may see them: without `response`, the simulator's knowledge, and `cost`, the run's."""
+    hidden = ("response", "outputSchema", "output_schema", "cost")
     result = []
     for spec in tools:
         if "function" in spec:

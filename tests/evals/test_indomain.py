@@ -50,6 +50,7 @@ def test_a_right_policy_scores_one(config):
         assert table[name] == (1.0, 2), name
     assert table["tool_turns"] == (1.0, 2) and table["unscored"] == (0.0, 2)
     assert table["summary"][0] > 0.5
+    assert table["cost/calls_per_solved"] == (1.0, 2) and table["cost/tokens_per_solved"] == (0.0, 2)
 
 
 def test_a_wrong_argument_costs_the_value_term(config):
@@ -58,6 +59,10 @@ def test_a_wrong_argument_costs_the_value_term(config):
     assert table["process"] == (pytest.approx((0.8 + 1.0) / 2), 2)
     assert table["success@0.9"] == (0.5, 2) and table["name"] == (1.0, 2)
     assert table["argmatch"] == (pytest.approx((0.5 + 1.0) / 2), 2)
+    assert table["cost/calls_per_solved"] == (
+        2.0,
+        1,
+    )  # the call of the rollout that failed was made for the other one's success
 
 
 def test_no_call_where_one_is_due(config):

@@ -465,6 +465,16 @@ def test_metrics():
     assert simulator.metrics()["calls"] == 0
 
 
+def test_a_declared_price_is_paid_by_every_call_that_reaches_the_server():
+    priced = ToolSet.load([{**TOOLS.tools["get_weather"].spec["function"], "cost": 0.25}, {"name": "bad", "cost": -1}])
+    assert [name for name, _ in priced.refused] == ["bad"]
+    simulator = Simulator(Echo(GOOD))
+    calls = (WEATHER, WEATHER, ToolCall("get_weather", {}))
+    paid = [simulator.simulate(call, priced, Context("g")).cost.get("declared") for call in calls]
+    assert paid == [0.25, 0.25, None] and simulator.metrics()["declared_cost"] == 0.5
+    assert "declared" not in simulator.simulate(WEATHER, TOOLS, Context("h")).cost
+
+
 def test_a_period_counts_alike_whatever_came_before():
     def period(simulator):
         for call in (WEATHER, WEATHER, ToolCall("free_form", {"q": "x"})):

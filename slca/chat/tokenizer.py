@@ -179,28 +179,28 @@ class SentencePieceTokenizer:
         """model: a serialised sentencepiece model made by `slca.chat.train_tokenizer`."""
         from sentencepiece import SentencePieceProcessor
 
-        self._pieces = SentencePieceProcessor(model_proto=model)
+        self.pieces = SentencePieceProcessor(model_proto=model)
         self.chat_template, self.name = chat_template, "tiny"
         self.variables: dict[str, str] = {}
-        self.size = self._pieces.vocab_size()
-        self.control = {self._pieces.id_to_piece(i): i for i in range(self.size) if self._pieces.is_control(i)}
-        self.pad_id = self._pieces.pad_id()
+        self.size = self.pieces.vocab_size()
+        self.control = {self.pieces.id_to_piece(i): i for i in range(self.size) if self.pieces.is_control(i)}
+        self.pad_id = self.pieces.pad_id()
         self.stop_ids: tuple[int, ...] = (self.control["<|im_end|>"],)
         # Sentencepiece writes a space as U+2581; the character itself must survive, so it is spelled in bytes.
-        self._lower_block = [self._pieces.piece_to_id(f"<0x{byte:02X}>") for byte in "▁".encode()]
+        self._lower_block = [self.pieces.piece_to_id(f"<0x{byte:02X}>") for byte in "▁".encode()]
 
     @cached_property
     def _bytes(self) -> list[bytes]:
         def of(i: int) -> bytes:
-            piece = self._pieces.id_to_piece(i)
-            if self._pieces.is_byte(i):
+            piece = self.pieces.id_to_piece(i)
+            if self.pieces.is_byte(i):
                 return bytes([int(piece[3:5], 16)])
-            return piece.encode() if self._pieces.is_control(i) else piece.replace("▁", " ").encode()
+            return piece.encode() if self.pieces.is_control(i) else piece.replace("▁", " ").encode()
 
         return [of(i) for i in range(self.size)]
 
     def encode(self, text: str) -> list[int]:
-        first, *others = (self._pieces.encode(part) for part in sound(text).split("▁"))
+        first, *others = (self.pieces.encode(part) for part in sound(text).split("▁"))
         for part in others:
             first += self._lower_block + part
         return first

@@ -1,0 +1,91 @@
+import json
+
+import jax
+import numpy as np
+import optax
+import pytest
+from transformers import AutoConfig, AutoTokenizer
+
+from configs.default import get_config
+from slca import export
+from slca.checkpoint import Checkpoints
+from slca.learn.update import init_state
+from slca.policy import transformer
+from slca.policy.config import ModelConfig
+from slca.restore import policy_of
+
+FAMILIES = ("qwen2", "qwen3", "llama", "gemma3")
+
+
+def make_run(workdir, family="qwen3"):
+    config = get_config()
+    config.model.update(family=family, width=16, layers=2, heads=2, kv_heads=1, head_dim=8, ff=24)
+    config.chat.tool_result_tokens = 77
+    params = transformer.init(ModelConfig.random(config.model, 1280), jax.random.key(1))
+    with Checkpoints(workdir) as checkpoints:
+        checkpoints.save(5, init_state(params, optax.sgd(0.1), jax.random.key(0)), {}, config.to_dict())
+    return params
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("run")
+    return workdir, jax.device_get(make_run(workdir))
+
+
+def test_an_exported_run_is_the_same_policy(run, tmp_path, capsys):
+    assert export.main([str(run[0]), str(tmp_path / "out")]) == 0
+    assert "qwen3" in capsys.readouterr().out
+    policy = policy_of(tmp_path / "out")
+    jax.tree.map(np.testing.assert_array_equal, policy.params, run[1])
+    assert policy.config.chat.tool_result_tokens == 77 and policy.template.history == "template"
+    chat = [{"role": "user", "content": "Weather in Tromsø?"}]
+    assert policy.template.prompt(chat) == policy_of(run[0]).template.prompt(chat)
+    assert policy.model.stop_ids == policy.template.stop_ids == (3,)
+    generation = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert (generation["eos_token_id"], generation["pad_token_id"]) == ([3], 0)
+    assert AutoConfig.from_pretrained(tmp_path / "out").hidden_size == 16
+    assert len(AutoTokenizer.from_pretrained(tmp_path / "out")) == 1280
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_an_export_of_an_export_in_bfloat16(run, tmp_path):
+    assert export.main([f"{run[0]}/checkpoints/5", str(tmp_path / "a")]) == 0
+    (tmp_path / "b").mkdir()
+    assert export.main([str(tmp_path / "a"), str(tmp_path / "b"), "--dtype=bfloat16"]) == 0
+    low = jax.tree.map(lambda x: x.astype("bfloat16"), run[1])
+    jax.tree.map(np.testing.assert_array_equal, policy_of(tmp_path / "b", dtype="bfloat16").params, low)
+    assert json.loads((tmp_path / "b" / "config.json").read_text())["torch_dtype"] == "bfloat16"
+
+
+def test_what_cannot_be_exported(run, tmp_path, capsys):
+    def refused(source, folder, message):
+        assert export.main([str(source), str(folder)]) == 2
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1
+
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    refused(run[0], tmp_path / "full", "is not an empty folder")
+    refused(tmp_path / "nowhere", tmp_path / "out", "no such folder")
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "config.json").write_text("{}")
+    refused(tmp_path / "begun", tmp_path / "out", "saved no checkpoint yet")
+    assert not (tmp_path / "out").exists() and (tmp_path / "full" / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_gives_the_same_logits(tmp_path, family):
+    torch = pytest.importorskip("torch", reason="extra [parity]: torch is missing")
+    from transformers import AutoModelForCausalLM
+
+    from tests.policy.models import row_logits
+
+    make_run(tmp_path / "run", family)
+    policy = policy_of(tmp_path / "run")
+    export.export(policy, tmp_path / "out")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
+    tokens = np.random.default_rng(0).integers(0, 1280, 30)
+    with torch.no_grad():
+        theirs = model(torch.tensor(tokens[None])).logits[0].numpy()
+    np.testing.assert_allclose(row_logits(policy.model, policy.params, tokens), theirs, atol=1e-4)

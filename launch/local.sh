@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
-# One machine, whatever it has: ./launch/local.sh [--dry-run] configs/tiny.py[:variant] [flags of slca.main ...]
+# One machine, whatever devices it has:
+#
+#   launch/local.sh configs/tiny.py[:VARIANT] [flags of slca.main ...] [--dry-run]
+#
+# PYTHON names the interpreter (default python).
 set -euo pipefail
-dry=""
-[ "${1:-}" = "--dry-run" ] && { dry=echo; shift; }
-config=${1:?usage: launch/local.sh [--dry-run] CONFIG [flags]}
-shift
-$dry python -m slca.main --config="$config" "$@"
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+set -- ${words[@]+"${words[@]}"}
+need_config "$@"
+run "${PYTHON:-python}" -m slca.main --config="$1" "${@:2}"

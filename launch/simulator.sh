@@ -1,11 +1,22 @@
 #!/usr/bin/env bash
-# The two servers of configs/7b.py with vLLM: ./launch/simulator.sh [--dry-run] simulator|judge
+# The servers that configs/7b.py asks, with vLLM (pip install vllm, in an environment of its own), one a call:
+#
+#   launch/simulator.sh simulator|judge [flags of vllm serve ...] [--dry-run]
+#
+# simulator: the model that plays the tools, port 8001. judge: the model that grades summaries, port 8002. Models and widths
+# are those of the paper; another one is set by MODEL, NAME (as the config says it), PORT and GPUS (tensor parallel width):
+#
+#   MODEL=Qwen/Qwen3-8B NAME=qwen3-8b GPUS=1 launch/simulator.sh simulator
 set -euo pipefail
-dry=""
-[ "${1:-}" = "--dry-run" ] && { dry=echo; shift; }
-case "${1:?usage: launch/simulator.sh [--dry-run] simulator|judge}" in
-  simulator) $dry vllm serve Qwen/Qwen3-235B-A22B-Instruct-2507 --served-model-name Qwen3-235B-A22B-Instruct-2507 \
-    --port 8001 --tensor-parallel-size 8 --max-model-len 32768 --max-num-seqs 300 ;;
-  judge) $dry vllm serve openai/gpt-oss-120b --served-model-name gpt-oss-120b --port 8002 --tensor-parallel-size 8 --max-num-seqs 300 ;;
-  *) echo "launch/simulator.sh: say simulator or judge" >&2; exit 2 ;;
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+set -- ${words[@]+"${words[@]}"}
+case "${1:-}" in
+  simulator) model=Qwen/Qwen3-235B-A22B-Instruct-2507 port=8001 length=32768 ;;
+  judge) model=openai/gpt-oss-120b port=8002 length=32768 ;;
+  "") fail "say simulator or judge" ;;
+  *) fail "say simulator or judge (got $1)" ;;
 esac
+model=${MODEL:-$model}
+run vllm serve "$model" --served-model-name "${NAME:-${model##*/}}" --port "${PORT:-$port}" \
+  --tensor-parallel-size "${GPUS:-8}" --max-model-len "$length" --max-num-seqs 300 "${@:2}"

@@ -1,13 +1,18 @@
 #!/usr/bin/env bash
-# All workers of a TPU VM pod slice: TPU=name ZONE=zone ./launch/tpu_pod.sh [--dry-run] configs/7b.py[:variant] [flags ...]
-# The repository and the weights must lie in ~/slca on every worker, installed with pip install -e '.[tpu]'.
+# The same command on every worker of a TPU VM slice, which find each other by themselves:
+#
+#   TPU=NAME ZONE=ZONE launch/tpu_pod.sh configs/7b.py[:VARIANT] [flags of slca.main ...] [--dry-run]
+#
+# Every worker needs this repository and the weights in ~/slca, installed with pip install -e '.[tpu]', and a --workdir that all of
+# them see (a mounted disk). PROJECT names another Google Cloud project than the default one.
+# Keys (SLCA_SIMULATOR_KEY, SLCA_JUDGE_KEY, WANDB_API_KEY) belong in ~/slca.env on the workers, never on this line.
 set -euo pipefail
-dry=""
-[ "${1:-}" = "--dry-run" ] && { dry=echo; shift; }
-config=${1:?usage: TPU=name ZONE=zone launch/tpu_pod.sh [--dry-run] CONFIG [flags]}
-shift
-: "${TPU:?set TPU to the name of the slice}" "${ZONE:?set ZONE to its zone}"
-printf -v flags '%q ' "$@"
-[ $# -gt 0 ] || flags=""
-$dry gcloud compute tpus tpu-vm ssh "$TPU" --zone="$ZONE" --worker=all \
-  --command="cd ~/slca && python -m slca.main --config=$config $flags"
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+set -- ${words[@]+"${words[@]}"}
+need_config "$@"
+[ -n "${TPU:-}" ] || fail "set TPU to the name of the slice"
+[ -n "${ZONE:-}" ] || fail "set ZONE to the zone of the slice"
+# What the worker's shell reads: quoted once here, and once more by `run` for the shell on this side.
+remote="cd ~/slca && { [ ! -f ~/slca.env ] || { set -a; . ~/slca.env; set +a; }; } && $(quoted python -m slca.main --config="$1" "${@:2}")"
+run gcloud compute tpus tpu-vm ssh "$TPU" ${PROJECT:+--project="$PROJECT"} --zone="$ZONE" --worker=all --command="$remote"

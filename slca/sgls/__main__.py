@@ -1,9 +1,9 @@
 """Try a tool simulator by hand: validation, provenance and the observation of each call.
 
+    python -m slca.sgls                                        # the built-in tools; one call a line, ':tools', ':metrics', ':quit'
     python -m slca.sgls --tools tools.json --call '{"name": "get_weather", "arguments": {"city": "Oslo"}}'
-    python -m slca.sgls --tools tools.json                     # one call a line, ':tools', ':metrics', ':quit'
     python -m slca.sgls --tools tools.json --serve             # an MCP server on standard input and output (extra: mcp)
-    python -m slca.sgls --mcp 'python -m mcp_server_time'      # no simulation: the tools of a real MCP server
+    python -m slca.sgls --mcp 'python -m mcp_server_time'      # no simulation: the tools of a real MCP server (extra: mcp)
 
 tools.json is a list of function specs (OpenAI, Hugging Face or MCP form), a JSON object with a list under "tools", or JSON lines.
 Exit codes: 0 answered; 1 the call was refused or the simulator failed; 2 the command or the tools file is wrong.
@@ -12,8 +12,10 @@ Exit codes: 0 answered; 1 the call was refused or the simulator failed; 2 the co
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import shlex
+import sqlite3
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -26,9 +28,12 @@ if TYPE_CHECKING:
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m slca.sgls", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m slca.sgls", usage="python -m slca.sgls [--tools FILE | --mcp COMMAND] [--call JSON | --serve] [options]",
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument(
+        "--tools", metavar="FILE", type=Path, help="tool specs, JSON or JSON lines; default: the built-in tools"
     )
-    parser.add_argument("--tools", metavar="FILE", type=Path, help="tool specs, JSON or JSON lines")
     parser.add_argument("--mcp", metavar="COMMAND", help="start this MCP server and call its tools for real")
     parser.add_argument(
         "--call", metavar="JSON", help='one call, {"name": ..., "arguments": {...}}; without it a prompt is read'
@@ -60,19 +65,29 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if options.export:
             return export(options.store, options.export)
-        if (options.tools is None) == (options.mcp is None):
-            parser.error("one of --tools FILE and --mcp COMMAND is needed (or --export with --store)")
+        if options.tools is not None and options.mcp is not None:
+            parser.error("--tools and --mcp do not go together: simulated tools, or those of a real server")
+        toolset = None if options.mcp else load_tools(options.tools) if options.tools else builtin_tools()
         simulator = build(options)
-        toolset = load_tools(options.tools) if options.tools else simulator.toolset
-    except (ImportError, ValueError, OSError) as error:
-        print(f"slca.sgls: {error}", file=sys.stderr)
+        toolset = toolset or simulator.toolset
+    except (ImportError, ValueError, OSError, sqlite3.Error) as error:
+        print(f"slca.sgls: {error}".splitlines()[0], file=sys.stderr)
         return 2
     for name, reason in toolset.refused:
-        print(f"refused {name}: {reason}", file=sys.stderr)
+        print(f"refused {name:.100}: {reason}", file=sys.stderr)
     try:
         return run(options, simulator, toolset)
+    except KeyboardInterrupt:
+        return 130
     finally:
         simulator.close()
+
+
+def builtin_tools() -> ToolSet:
+    from slca.tasks.catalog import specs
+    from slca.tasks.schema import ToolSet
+
+    return ToolSet.load(specs())
 
 
 def run(options: argparse.Namespace, simulator: Simulator, toolset: ToolSet) -> int:
@@ -85,6 +100,8 @@ def run(options: argparse.Namespace, simulator: Simulator, toolset: ToolSet) -> 
         return serve(simulator, toolset, context)
     if options.call is not None:
         return show(options.call, simulator, toolset, context, sys.stdout)
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
     return repl(simulator, toolset, context, sys.stdin, sys.stdout)
 
 
@@ -108,25 +125,36 @@ def load_tools(path: Path) -> ToolSet:
     from slca.tasks.imports import functions
     from slca.tasks.schema import ToolSet
 
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path)
     try:
         specs = json.loads(text)
     except ValueError:
         specs = read_lines(path, text)
+    except RecursionError:
+        raise ValueError(f"{path}: nested too deeply") from None
     toolset = ToolSet.load(functions(specs))
     if not toolset.tools:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in toolset.refused[:3])
+        reasons = "; ".join(f"{name!r}: {reason}" for name, reason in toolset.refused[:3])
         raise ValueError(f"{path}: no usable tool{f' ({reasons})' if reasons else ''}")
     return toolset
 
 
+def read_text(path: Path) -> str:
+    """The text of a file (a byte order mark is dropped). Raises OSError; ValueError where it is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
+
+
 def read_lines(path: Path, text: str) -> list[Any]:
+    """The values of JSON lines. Raises ValueError with the line that is none."""
     rows = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
                 rows.append(json.loads(line))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"{path}, line {number}: neither JSON nor JSON lines ({error})") from None
     return rows
 
@@ -136,7 +164,7 @@ def read_replays(path: Path) -> list[tuple[Any, str]]:
     from slca.types import ToolCall
 
     pairs = []
-    for number, row in enumerate(read_lines(path, path.read_text(encoding="utf-8")), 1):
+    for number, row in enumerate(read_lines(path, read_text(path)), 1):
         if not (
             isinstance(row, dict)
             and isinstance(row.get("name"), str)
@@ -181,6 +209,7 @@ def describe(observation: Observation) -> str:
 def repl(simulator: Simulator, toolset: ToolSet, context: Context, source: TextIO, out: TextIO) -> int:
     """Read calls, one a line, until the end of input; 1 if the last one was not answered."""
     code = 0
+    print(f"{len(toolset.tools)} tools; one call a line, or :tools, :metrics, :quit", file=out)
     while True:
         print("> ", end="", file=out, flush=True)
         line = source.readline()

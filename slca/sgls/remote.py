@@ -38,8 +38,10 @@ class ToolServer:
     def __init__(
         self, command: Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float = 30.0, max_chars: int = 2048
     ):
-        import mcp
-
+        try:
+            import mcp
+        except ImportError:
+            raise ImportError("the tools of an MCP server need the package mcp: pip install 'slca[mcp]'") from None
         if not command:
             raise OSError("an MCP server needs a command")
         self._timeout, self._max_chars = timeout, max_chars

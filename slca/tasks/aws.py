@@ -55,7 +55,7 @@ def _loader() -> Any:
     try:
         from botocore.loaders import Loader
     except ImportError:
-        raise ImportError("tools from AWS need the package botocore: pip install botocore") from None
+        raise ImportError("tools from AWS need the package botocore: pip install 'slca[botocore]'") from None
     return Loader()
 
 

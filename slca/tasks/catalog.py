@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["botocore", "domains", "functions", "links", "main", "mcp", "openapi", "read", "specs"]
 
+MAX_VALUES = 5_000_000  # of one file, aliases expanded
+
 _EXIT_CODES = "exit codes: 0 tools found, 1 every tool was refused, 2 wrong usage, unreadable file or missing package"
 _EXAMPLE = "example: python -m slca.tasks.catalog --botocore s3,ec2"
 
@@ -51,19 +53,41 @@ def specs(held_out: bool | None = None) -> list[dict[str, Any]]:
 
 
 def read(path: str) -> Any:
-    """A JSON or YAML file as plain data. Raises ValueError with the place of the fault."""
-    text = Path(path).read_text(encoding="utf-8")
-    if path.endswith((".yaml", ".yml")):
-        import yaml
-
-        try:
-            return yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ValueError(f"{path}: {error}") from None
+    """A JSON or YAML file as plain data. Raises OSError; ValueError with the file and the place of the fault."""
     try:
-        return json.loads(text)
+        text = Path(path).read_text(encoding="utf-8-sig")
+        if path.endswith((".yaml", ".yml")):
+            data = _yaml(text)
+        else:
+            data = json.loads(text)
+        if (size := _expanded(data, {})) > MAX_VALUES:
+            raise ValueError(f"{size:,} values once its aliases are expanded, more than {MAX_VALUES:,}")
+        return data
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
+    except RecursionError:
+        raise ValueError(f"{path}: nested too deeply, or an alias inside itself") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def _yaml(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())[:300]) from None
+
+
+def _expanded(node: Any, known: dict[int, int]) -> int:
+    """Values of a document whose YAML aliases are written out: a kilobyte can stand for gigabytes. RecursionError on a cycle."""
+    if not isinstance(node, dict | list):
+        return 1
+    if id(node) not in known:
+        children = node.values() if isinstance(node, dict) else node
+        known[id(node)] = 1 + sum(_expanded(child, known) for child in children)
+    return known[id(node)]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -114,7 +138,7 @@ def main(argv: list[str] | None = None) -> int:
             names = ", ".join(name if name in required else f"{name}?" for name in tool.parameters.get("properties", {}))
             print(f"{tool.name}({names}){'' if tool.response else '  [no response schema]'}  {tool.description[:80]}")
     for name, reason in tools.refused:
-        print(f"refused {name}: {reason}", file=sys.stderr)
+        print(f"refused {name:.100}: {reason}", file=sys.stderr)
     print(f"{len(tools.tools)} tools, {len(tools.refused)} refused", file=sys.stderr)
     return 0 if tools.tools else 1
 

@@ -64,14 +64,23 @@ def openapi(document: Any) -> list[dict[str, Any]]:
         item = _follow(document, item)
         for method in _METHODS:
             if isinstance(item.get(method), Mapping):
-                specs.append(_operation(document, str(path), method, item[method], item.get("parameters")))
+                name = item[method].get("operationId") or re.sub(r"[\W_]+", "_", f"{method}_{path}").strip("_")
+                try:
+                    function = _operation(document, item[method], item.get("parameters"))
+                except ValueError as error:  # the others stay usable
+                    function = {"refused": str(error)}
+                specs.append({"type": "function", "function": {"name": name, **function}})
     return specs
 
 
-def _operation(document: Any, path: str, method: str, operation: Mapping[str, Any], shared: Any) -> dict[str, Any]:
+def _operation(document: Any, operation: Mapping[str, Any], shared: Any) -> dict[str, Any]:
+    """Description and schemas of an operation. Raises ValueError where a part has not the shape that OpenAPI gives it."""
     properties: dict[str, Any] = {}
     required: list[str] = []
-    for parameter in [*(shared or ()), *(operation.get("parameters") or ())]:  # the operation's own win: they come last
+    for parameter in [
+        *_list(shared, "parameters"),
+        *_list(operation.get("parameters"), "parameters"),
+    ]:  # the operation's own win: they come last
         parameter = _follow(document, parameter)
         if parameter.get("in") not in ("path", "query") or not isinstance(parameter.get("name"), str):
             continue  # headers and cookies belong to the transport
@@ -80,16 +89,14 @@ def _operation(document: Any, path: str, method: str, operation: Mapping[str, An
         if parameter.get("required") and parameter["name"] not in required:
             required.append(parameter["name"])
     _add_body(document, _follow(document, operation.get("requestBody")), properties, required)
-    name = operation.get("operationId") or re.sub(r"[\W_]+", "_", f"{method}_{path}").strip("_")
     function: dict[str, Any] = {
-        "name": name,
         "description": str(operation.get("summary") or operation.get("description") or "").strip()[:MAX_DESCRIPTION],
         "parameters": _with_definitions(document, {"type": "object", "properties": properties, "required": required}),
     }
-    response = _response(document, operation.get("responses") or {})
+    response = _response(document, _object(operation.get("responses"), "responses"))
     if response is not None:
         function["response"] = _with_definitions(document, response)
-    return {"type": "function", "function": function}
+    return function
 
 
 def _add_body(document: Any, body: Mapping[str, Any], properties: dict[str, Any], required: list[str]) -> None:
@@ -105,7 +112,9 @@ def _add_body(document: Any, body: Mapping[str, Any], properties: dict[str, Any]
     if isinstance(fields, Mapping) and plain and not any(name in properties for name in fields):
         properties.update(fields)
         if body.get("required"):
-            required.extend(name for name in flat.get("required") or () if name in fields)
+            required.extend(
+                name for name in _list(flat.get("required"), "required") if isinstance(name, str) and name in fields
+            )
         return
     properties["body"] = schema
     if body.get("required"):
@@ -132,6 +141,18 @@ def _json_schema(holder: Mapping[str, Any]) -> Any:
     return None
 
 
+def _list(value: Any, what: str) -> list[Any]:
+    if not isinstance(value, list | None):
+        raise ValueError(f"`{what}` must be a list, not {type(value).__name__}")
+    return value or []
+
+
+def _object(value: Any, what: str) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping | None):
+        raise ValueError(f"`{what}` must be an object, not {type(value).__name__}")
+    return value or {}
+
+
 def _described(schema: Any, description: Any) -> Any:
     if isinstance(schema, Mapping) and isinstance(description, str) and "description" not in schema and "$ref" not in schema:
         return {**schema, "description": description.strip()[:MAX_DESCRIPTION]}
@@ -155,7 +176,7 @@ def _follow(document: Any, node: Any) -> Mapping[str, Any]:
 
 def _with_definitions(document: Any, schema: Any) -> Any:
     """The schema with every component schema it reaches under `$defs`, references rewritten."""
-    components = (document.get("components") or {}).get("schemas") or {}
+    components = _object(_object(document.get("components"), "components").get("schemas"), "components.schemas")
     wanted, definitions = [schema], {}
     while wanted:
         for name in _component_names(wanted.pop()):

@@ -135,6 +135,8 @@ def _load_text(text: str) -> Tool:
     name = _name(spec)
     if not name or not name.isprintable() or len(name) > 256:
         raise Refused("a name must be 1 to 256 printable characters")
+    if isinstance(function.get("refused"), str):  # an importer's word on what it could not read
+        raise Refused(function["refused"][:200])
     description = function.get("description") or ""
     if not isinstance(description, str):
         raise Refused("description must be a string")

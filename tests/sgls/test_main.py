@@ -65,12 +65,29 @@ def test_replays_store_and_export(tools, tmp_path, capsys):
     assert command.main(["--store", str(tmp_path / "none.db"), "--export", str(out)]) == 2
 
 
-@pytest.mark.parametrize("text", ["", "not json", "[]", '[{"name": 3}]', '{"tools": []}'])
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"not json", b"[]", b'[{"name": 3}]', b'{"tools": []}', b"null", b"[" * 200_000, b"\xff\xfe[1]", b'[{"name": "\\ud800"}]', b'[{"name": "a", "parameters": {"const": NaN}}]'],
+)  # fmt: skip
 def test_tools_files_that_are_wrong(tmp_path, capsys, text):
     path = tmp_path / "tools.json"
-    path.write_text(text)
+    path.write_bytes(text)
     assert command.main(["--tools", str(path), "--call", CALL]) == 2
-    assert "slca.sgls:" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("slca.sgls:") and (str(path) in line or "function specs" in line)
+
+
+def test_a_tools_file_of_ten_megabytes(tmp_path, capsys):
+    """One tool beyond the size limit, ten thousand small ones, names that come twice: what is usable is used."""
+    small = [
+        {"name": f"tool_{i % 9000}", "description": "word " * 100, "parameters": {"type": "object"}} for i in range(10_000)
+    ]
+    path = tmp_path / "tools.json"
+    path.write_text(json.dumps([*SPECS, {"name": "huge", "description": "x" * 5_000_000}, *small]), encoding="utf-8-sig")
+    assert path.stat().st_size > 10_000_000
+    assert command.main(["--tools", str(path), "--call", CALL]) == 0
+    err = capsys.readouterr().err
+    assert "refused huge" in err and err.count("already loaded") == 1000
 
 
 @pytest.mark.parametrize("form", ["lines", "object", "mcp"])
@@ -98,5 +115,46 @@ def test_help_is_quick_and_says_what_matters():
     assert time.monotonic() - begun < 2 and shown.returncode == 0
     for words in ("--call", "Exit codes", "python -m slca.sgls --tools"):
         assert words in shown.stdout
-    missing = subprocess.run([sys.executable, "-m", "slca.sgls"], capture_output=True, text=True, timeout=30)
-    assert missing.returncode == 2 and "--tools" in missing.stderr
+
+
+def test_without_arguments_the_built_in_tools_are_there():
+    lines = b'{"name": "get_weather", "arguments": {"city": "Oslo"}}\n:tools\n\xff\n:quit\n'
+    shown = subprocess.run([sys.executable, "-m", "slca.sgls"], input=lines, capture_output=True, timeout=60)
+    assert shown.returncode == 2 and b"a call is" in shown.stderr and b"Traceback" not in shown.stderr
+    assert b"status:     ok" in shown.stdout and shown.stdout.count(b"\n") > 80
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (["--backend", "magic"], "magic"),
+        (["--backend", "openai"], "sgls.url is empty"),
+        (["--backend", "openai", "--url", "ftp://x"], "endpoint url"),
+        (["--timeout", "0"], "sgls.timeout"),
+        (["--timeout", "soon"], "--timeout"),
+        (["--fault-rate", "2"], "sgls.faults.rate"),
+        (["--store", "/no/such/folder/s.db"], "unable to open"),
+        (["--tools", "a", "--mcp", "b"], "--tools and --mcp"),
+        (["--mcp", "/no/such/program"], "MCP server"),
+        (["--mcp", "'"], "quotation"),
+        (["--replays", "none.jsonl"], "none.jsonl"),
+        (["--unknown"], "--unknown"),
+    ],
+)
+def test_mistakes_are_one_clear_line(capsys, flags, words):
+    if "program" in words:
+        pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
+    try:
+        code = command.main([*flags, "--call", CALL])
+    except SystemExit as ended:
+        code = ended.code
+    err = capsys.readouterr().err
+    assert code == 2 and words in err.splitlines()[-1] and len(err.splitlines()) <= 2, err
+
+
+@pytest.mark.parametrize("flags", [["--mcp", "x"], ["--serve"]])
+def test_a_missing_extra_is_named(monkeypatch, capsys, flags):
+    for name in ("mcp", "mcp.server", "mcp.server.stdio"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert command.main(flags) == 2
+    assert "pip install 'slca[mcp]'" in capsys.readouterr().err

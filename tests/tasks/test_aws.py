@@ -61,7 +61,7 @@ def test_missing_package_is_said_plainly(monkeypatch):
     monkeypatch.setitem(sys.modules, "botocore.loaders", None)
     aws._loader.cache_clear()
     try:
-        with pytest.raises(ImportError, match="pip install botocore"):
+        with pytest.raises(ImportError, match=r"pip install 'slca\[botocore\]'"):
             aws.botocore(["sqs"])
     finally:
         aws._loader.cache_clear()

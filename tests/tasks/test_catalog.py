@@ -107,3 +107,24 @@ def test_yaml(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("getPet(id)")
     path.write_text("a: [")
     assert catalog.main(["--openapi", str(path)]) == 2
+
+
+ALIASES = "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
+
+
+@pytest.mark.parametrize(
+    "name, content, words",
+    [
+        ("a.json", b"\xff\xfe[1]", "not UTF-8"),
+        ("a.json", b"[" * 200_000, "nested too deeply"),
+        ("a.yaml", b"a0: &a0 x\n" + ALIASES.encode(), "values once its aliases are expanded"),
+        ("a.yaml", b"a: &a {b: *a}", "an alias inside itself"),
+        ("a.yaml", b"paths: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
+    ],
+)
+def test_hostile_files_are_named_in_one_line(tmp_path, capsys, name, content, words):
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert catalog.main(["--openapi", str(path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(path) in line and words in line

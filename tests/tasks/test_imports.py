@@ -1,5 +1,9 @@
 """Tools from function lists, MCP and OpenAPI."""
 
+import contextlib
+import copy
+import random
+
 import pytest
 
 from slca.tasks.imports import functions, mcp, openapi
@@ -109,3 +113,53 @@ def test_not_openapi(document):
 def test_circular_component_references_end():
     loop = {"openapi": "3.1.0", "paths": {"/x": {"$ref": "#/paths/~1x"}}}
     assert openapi(loop) == []
+
+
+def places(node, place=()):
+    """The place of every value inside `node`."""
+    yield place
+    parts = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, part in parts:
+        yield from places(part, (*place, key))
+
+
+JUNK = [
+    None,
+    True,
+    -1,
+    1.5,
+    "",
+    "x",
+    "#/components/schemas/Pet",
+    [],
+    [None],
+    [[1]],
+    {},
+    {"a": 1},
+    {"$ref": "#/"},
+    {"$ref": 3},
+    "\ud800",
+    {"type": 5},
+]
+
+
+def test_anything_may_stand_anywhere_in_a_document():
+    """One operation that is wrong costs that operation; only a document that is none raises, and then ValueError."""
+    rng, usable = random.Random(0), 0
+    for _ in range(600):
+        document = copy.deepcopy(PETS)
+        for place in rng.sample([place for place in places(document) if place], rng.randint(1, 3)):
+            node = document
+            with contextlib.suppress(KeyError, IndexError, TypeError, AttributeError):  # inside what is junk by now
+                for key in place[:-1]:
+                    node = node[key]
+                node[place[-1]] = copy.deepcopy(rng.choice(JUNK))
+        with contextlib.suppress(ValueError):
+            usable += len(ToolSet.load(openapi(document)).tools)
+    assert usable > 800
+
+
+def test_a_malformed_operation_is_refused_with_the_reason():
+    paths = {"/a": {"get": {"operationId": "bad", "parameters": {"q": {}}}, "post": {"operationId": "good"}}}
+    tools = ToolSet.load(openapi({"openapi": "3.1.0", "paths": paths}))
+    assert list(tools.tools) == ["good"] and tools.refused == [("bad", "`parameters` must be a list, not dict")]

@@ -30,6 +30,7 @@ def get_config(arg: str = "slca"):
     c.rollout.prompt_buckets, c.rollout.suffix_buckets = (2_048, 8_192, 24_576), (64, 512, 2_048)
     c.rollout.slots, c.rollout.decode_steps, c.rollout.cache_dtype = 512, 64, "bfloat16"
     c.rollout.tool_threads, c.rollout.tool_timeout = 300, 1_800.0
+    c.run.watchdog_seconds = 3_600.0
 
     c.sgls.backend, c.sgls.url, c.sgls.model = "openai", "http://127.0.0.1:8001/v1", "Qwen3-235B-A22B-Instruct-2507"
     c.sgls.concurrency = 300

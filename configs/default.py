@@ -16,6 +16,7 @@ def get_config(arg: str = "slca") -> ConfigDict:
     c.run.seed = 0  # every random draw of a run descends from it
     c.run.compile_cache = True  # keep compiled programs on disk between runs
     c.run.profile_step = -1  # RL step to trace with the JAX profiler; -1 = none
+    c.run.watchdog_seconds = 1800.0  # without movement, after which a process dumps its stacks and exits; 0 = never
 
     t = c.tasks = ConfigDict()
     t.source = "synth"  # synth | botocore | jsonl:FILE | tfds:DIR
@@ -190,7 +191,7 @@ def get_config(arg: str = "slca") -> ConfigDict:
     n.row_lengths = (512, 1024)  # packed row lengths, tokens; the shortest that holds the longest episode is used
     n.pack = True  # several episodes a row
     n.logprob_bytes = 64 * 2**20  # size of a chunk of logits, bytes
-    n.keep_reference = False  # keep a frozen copy for the KL (implied by loss.kl_coef > 0)
+    n.keep_reference = False  # keep a frozen copy of the policy RL starts from (implied by loss.kl_coef or reward.kl_coef > 0)
 
     e = c.eval = ConfigDict()
     e.every = 0  # RL steps between evaluations; 0 = only before and after

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 import jax
 
+from slca import processes
 from slca.chat import tokenizer as tokenizers
 from slca.chat.template import Template
 from slca.checkpoint import load_params
 from slca.credit.algorithms import Algorithm, algorithm
 from slca.learn.forward import policy_forward
-from slca.learn.sharding import make_mesh, shardings
+from slca.learn.sharding import make_fetch, make_mesh, own_mesh, row_shards, shardings
 from slca.policy import transformer, weights
 from slca.policy.config import ModelConfig
 from slca.rollout.sampler import Sampler
@@ -26,12 +27,17 @@ from slca.validate import ConfigError
 
 
 class Parts(NamedTuple):
-    """What a run is made of, apart from its parameters. hidden and unembed are the forward pass as pure functions of them."""
+    """What a run is made of, apart from its parameters. hidden and unembed are the forward pass as pure functions of them.
+
+    mesh: all devices, None for a single one; here: this process's own devices, the same as `mesh` when it is the only process.
+    The sampler works on `here`.
+    """
 
     tokenizer: Any
     template: Template
     model: ModelConfig
     mesh: jax.sharding.Mesh | None
+    here: jax.sharding.Mesh | None
     sampler: Sampler
     simulator: Simulator
     algorithm: Algorithm
@@ -39,8 +45,12 @@ class Parts(NamedTuple):
     unembed: Callable[..., Any]
 
 
-def assemble(config: Any) -> Parts:
-    """Build every part; raises ConfigError where the config and the files it names do not fit each other."""
+def assemble(config: Any, record: Algorithm | None = None) -> Parts:
+    """Build every part; raises ConfigError where the config and the files it names do not fit each other.
+
+    record: what `apply_record(config)` returned, None = it is applied here.
+    """
+    record = record or apply_record(config)
     if config.run.compile_cache and not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "slca" / "jax"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
@@ -58,14 +68,15 @@ def assemble(config: Any) -> Parts:
         raise ConfigError(f"chat.tokenizer={config.chat.tokenizer}: {error}") from error
     model = architecture(config, tokenizer)
     mesh = make_mesh(config.mesh) if jax.device_count() > 1 else None
-    record = apply_record(config)
+    here = own_mesh(mesh) if mesh is not None and processes.count() > 1 else mesh
     hidden, unembed = policy_forward(model, mesh)
     return Parts(
         tokenizer=tokenizer,
         template=template,
         model=model,
         mesh=mesh,
-        sampler=make_sampler(config, model, mesh),
+        here=here,
+        sampler=make_sampler(config, model, here),
         simulator=Simulator.from_config(config.sgls),
         algorithm=record,
         hidden=hidden,
@@ -83,12 +94,24 @@ def architecture(config: Any, tokenizer: Any) -> ModelConfig:
     return model
 
 
+def own_parts(parts: Parts) -> tuple[Parts, Callable[[Any], Any]]:
+    """(the parts as this process uses them alone, between updates; fetch(params) -> the parameters for them)."""
+    if processes.count() == 1:
+        return parts, lambda params: params
+    hidden, unembed = policy_forward(parts.model, parts.here)
+    fetch = make_fetch(parts.mesh, parts.here, transformer.logical_axes(parts.model))  # type: ignore[arg-type]
+    return parts._replace(mesh=parts.here, hidden=hidden, unembed=unembed), fetch
+
+
 def make_sampler(config: Any, model: ModelConfig, mesh: jax.sharding.Mesh | None, slots: int = 0) -> Sampler:
-    """The slot sampler of the config's rollout section; `slots` overrides its number of rows."""
-    r = config.rollout
+    """The slot sampler of the config's rollout section; `slots` overrides its number of rows. Processes share the slots evenly."""
+    r, unit = config.rollout, row_shards(mesh)
+    share = min(r.slots, r.prompts * r.group)
+    if processes.count() > 1:
+        share = -(-share // (processes.count() * unit)) * unit
     return Sampler(
         model,
-        slots=slots or min(r.slots, r.prompts * r.group),
+        slots=slots or share,
         cache_length=min(r.max_prompt_tokens + r.max_response_tokens, model.max_length),
         prompt_buckets=tuple(r.prompt_buckets),
         suffix_buckets=tuple(r.suffix_buckets),

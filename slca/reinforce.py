@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
-from slca.assemble import Parts
+from slca import processes
+from slca.assemble import Parts, own_parts
 from slca.credit import diagnostics
 from slca.credit.record import Algorithm
 from slca.evals.indomain import summarize
 from slca.learn.batch import pack, padding_share
 from slca.learn.probe import make_gradients, make_logprob
-from slca.learn.sharding import put_batch, row_shards
+from slca.learn.sharding import put_batch, row_shards, shardings
 from slca.learn.terms import make_terms
 from slca.learn.update import make_update
+from slca.policy import transformer
 from slca.probes import focus_of, make_probe, make_segment_kl
 from slca.report.behaviour import behaviour
-from slca.report.metrics import finalize, merge
+from slca.report.metrics import Metrics, finalize, merge
 from slca.resampling import resample
 from slca.rewards.annotate import annotate
 from slca.rewards.annotate import metrics as reward_metrics
-from slca.rewards.judge import graders
+from slca.rewards.judge import graders, outcomes
 from slca.rewards.kl import charge
 from slca.rewards.noise import disturb
 from slca.rollout.engine import rollout
@@ -35,7 +38,7 @@ ATTEMPT_STRIDE = 1 << 20  # beyond the steps of any run: what a second attempt a
 
 
 class Outcome(NamedTuple):
-    """What a step made, beside the new state. credit [N, S]; values: metrics by name."""
+    """What a step made in this process, beside the new state. credit [N, S]; values: metrics by name, of all processes."""
 
     episodes: list[Episode]
     rollouts: Rollouts
@@ -46,47 +49,86 @@ class Outcome(NamedTuple):
 Step = Callable[[TrainState, Sequence[Task], int], tuple[TrainState, Outcome]]
 
 
-def make_step(config: Any, parts: Parts, optimizer: Any, placement: TrainState | None = None, reference: Any = None) -> Step:
+@contextmanager
+def silent(name: str, total: float | None = None) -> Iterator[Callable[[float], None]]:
+    """A phase that nobody is told of."""
+    yield lambda n: None
+
+
+def make_step(
+    config: Any, parts: Parts, optimizer: Any, placement: TrainState | None = None, reference: Any = None, phase: Any = silent,
+    watch: Callable[[Callable[[], Any]], None] | None = None,
+) -> Step:  # fmt: skip
     """step(state, tasks, number) -> (state, outcome); `number` seeds the draws, the old state is donated.
 
-    placement: shardings of the TrainState, None on one device. reference: parameters of the frozen policy of the KL term, or None.
+    tasks: those of all processes; each rolls out its own, on its own devices. placement: shardings of the TrainState, None on one
+    device. reference: parameters of the frozen policy of the KL term, or None. phase(name, total): the context of a phase, which
+    gives advance(n). watch: takes functions whose changing result is a sign of life.
     """
     record, shards = parts.algorithm, row_shards(parts.mesh)
-    params_at = None if placement is None else placement.params
-    collect = make_collect(config, parts, params_at, reference)
-    probe = make_probe(config, parts, params_at)
+    own, fetch = own_parts(parts)
+    params_at = None if own.mesh is None else _places(own)
+    collect = make_collect(config, own, params_at, None if reference is None else fetch(reference), phase, watch)
+    probe = make_probe(config, own, params_at)
     learn = make_learn(config, parts, optimizer, placement, reference)
 
     def step(state: TrainState, tasks: Sequence[Task], number: int) -> tuple[TrainState, Outcome]:
+        began, params = time.monotonic(), fetch(state.params)
+        episodes, rollouts, values = collect(params, tasks, number)
+        with phase("credit"):
+            measured = probe(params, episodes, rollouts, number) if probe else None
+            rollouts.rewards.update(measured.channels if measured else {})
+            credit = record.credit(rollouts)
+            focus = focus_of(measured, episodes, credit, config) if measured else None
+        del params
+        values["time/reward"] = time.monotonic() - began - values["time/rollout"]
         began = time.monotonic()
-        episodes, rollouts, values = collect(state.params, tasks, number)
-        measured = probe(state.params, episodes, rollouts, number) if probe else None
-        rollouts.rewards.update(measured.channels if measured else {})
-        credit = record.credit(rollouts)
-        focus = focus_of(measured, episodes, credit, config) if measured else None
-        rewarded = time.monotonic()
-        batches = pack(episodes, credit, focus, config, data_size=shards, groups=record.whole_groups)
-        padding = merge(*({"padding": padding_share(batch, config.train.micro_rows * shards)} for batch in batches))
-        state, metrics = learn(state, [put(batch, parts.mesh) for batch in batches], number)
-        values["time/reward"] = rewarded - began - values["time/rollout"]
-        values["time/update"] = time.monotonic() - rewarded
-        values |= named("rollout", describe(episodes, rollouts, credit, config, record))
-        values |= named("train", metrics | finalize(padding)) | named("probe", measured.counts if measured else {})
-        values |= named("sgls", parts.simulator.metrics(reset=True))
-        return state, Outcome(episodes, rollouts, credit, values)
+        with phase("update"):
+            size, groups = shards // processes.count(), record.whole_groups
+            batches = pack(episodes, credit, focus, config, data_size=size, gather=processes.gather, groups=groups)
+            padding = [{"train/padding": padding_share(batch, config.train.micro_rows * size)} for batch in batches]
+            values["train/tokens"] = float(config.train.mu * sum(int((batch.episode > 0).sum()) for batch in batches))
+            state, metrics = learn(state, [put(batch, parts.mesh) for batch in batches], number)
+        values["time/update"] = time.monotonic() - began
+        values |= named("probe", measured.counts if measured else {}) | named("sgls", parts.simulator.metrics(reset=True))
+        described = describe(episodes, rollouts, credit, config, record)
+        pairs = merge({f"rollout/{name}": value for name, value in described.items()}, *padding)
+        return state, Outcome(episodes, rollouts, credit, everywhere(values, pairs) | named("train", metrics))
 
     return step
 
 
-def make_collect(config: Any, parts: Parts, params_at: Any, reference: Any) -> Callable[..., Any]:
+def everywhere(values: dict[str, float], pairs: Metrics) -> dict[str, float]:
+    """Metrics of this process -> of all: pairs are merged, counts added; seconds are those of the slowest, rates a mean."""
+    found = processes.gather_json([values, pairs])
+    out = finalize(merge(*(pairs for _, pairs in found)))
+    for name in dict.fromkeys(name for values, _ in found for name in values):
+        each = [values[name] for values, _ in found if name in values]
+        mean = name.endswith(("_rate", "_per_call", "/occupancy"))
+        out[name] = max(each) if name.startswith("time/") else sum(each) / (len(each) if mean else 1)
+    return out
+
+
+def own_groups(tasks: int, mini_batches: int) -> list[int]:
+    """Which of a step's prompts this process rolls out: its part of every mini-batch, so that those are the same for any number."""
+    parts = np.array_split(np.arange(tasks), mini_batches)
+    return [int(g) for part in parts for g in processes.own(part.tolist())]
+
+
+def make_collect(
+    config: Any, parts: Parts, params_at: Any, reference: Any, phase: Any = silent,
+    watch: Callable[[Callable[[], Any]], None] | None = None,
+) -> Callable[..., Any]:  # fmt: skip
     """collect(params, tasks, number) -> (episodes, rewarded rollouts, metrics by name); resamples groups where the config asks."""
     judges = graders(config)
     segment_kl = make_segment_kl(config, parts, params_at)
+    if watch and judges:
+        watch(lambda: sum(outcomes(judges).values()))
 
     def reward(params: Any, episodes: list[Episode], step: int) -> Rollouts:
         rollouts, w = annotate(episodes, config, **judges), config.reward
         if w.summary_noise > 0:
-            seed = (config.run.seed, step)
+            seed = (config.run.seed, step, *([processes.index()] if processes.index() else []))
             rollouts = disturb(rollouts, w.summary_noise, w.summary_noise_rho, seed=seed, summary_weight=w.summary_weight)
         if config.reward.kl_coef > 0:
             rollouts = charge(rollouts, segment_kl(params, reference, episodes, rollouts.kind.shape[1]), config.reward.kl_coef)
@@ -94,10 +136,11 @@ def make_collect(config: Any, parts: Parts, params_at: Any, reference: Any) -> C
 
     def collect(params: Any, tasks: Sequence[Task], number: int) -> tuple[list[Episode], Rollouts, dict[str, float]]:
         def roll(groups: list[int], step: int, stats: dict[str, float] | None = None) -> list[Episode]:
-            episodes = rollout(
-                params, [tasks[g] for g in groups], parts.sampler, parts.template, parts.simulator, config,
-                seed=config.run.seed, step=step, stats=stats,
-            )  # fmt: skip
+            with phase("rollout", len(groups) * config.rollout.group) as advance:
+                episodes = rollout(
+                    params, [tasks[g] for g in groups], parts.sampler, parts.template, parts.simulator, config,
+                    seed=config.run.seed, step=step, stats=stats, progress=follow(advance),
+                )  # fmt: skip
             for episode in episodes:
                 episode.group = groups[episode.group]
             return episodes
@@ -107,18 +150,37 @@ def make_collect(config: Any, parts: Parts, params_at: Any, reference: Any) -> C
             episodes = roll(groups, step)
             return episodes, reward(params, episodes, step)
 
-        began, stats = time.monotonic(), dict[str, float]()
-        episodes = roll(list(range(len(tasks))), number, stats)
+        began, stats, asked = time.monotonic(), dict[str, float](), outcomes(judges)
+        episodes = roll(own_groups(len(tasks), config.train.mini_batches), number, stats)
         seconds = time.monotonic() - began
-        rollouts = reward(params, episodes, number)
+        with phase("reward"):
+            rollouts = reward(params, episodes, number)
         values = named("engine", stats) | {"time/rollout": seconds}
         if config.rollout.resample:
             credit_of = parts.algorithm.credit
             episodes, rollouts, counts = resample(episodes, rollouts, attempt, credit_of, config.rollout.resample)
             values |= named("resample", counts)
+        values |= named("judge", {kind: count - asked.get(kind, 0.0) for kind, count in outcomes(judges).items()})
         return episodes, rollouts, values
 
     return collect
+
+
+def follow(advance: Callable[[float], None]) -> Callable[[int, int], None]:
+    """progress(ended, total) of a rollout -> advances by what ended since the last call."""
+    before = 0
+
+    def progress(ended: int, total: int) -> None:
+        nonlocal before
+        advance(ended - before)
+        before = ended
+
+    return progress
+
+
+def _places(parts: Parts) -> Any:
+    shapes = jax.eval_shape(lambda: transformer.init(parts.model, jax.random.key(0)))
+    return shardings(shapes, transformer.logical_axes(parts.model), parts.mesh)  # type: ignore[arg-type]
 
 
 def make_learn(
@@ -150,14 +212,14 @@ def make_learn(
 
 def describe(
     episodes: list[Episode], rollouts: Rollouts, credit: Float[np.ndarray, "N S"], config: Any, record: Algorithm
-) -> dict[str, float]:
-    """Numbers of a rollout batch: scores, rewards by channel (as credit saw them), how episodes went, contamination diagnostics."""
-    scores = {name: mean for name, (mean, n) in summarize(episodes, config).items() if n}
+) -> Metrics:
+    """(sum, weight) of a rollout batch: scores, rewards by channel (as credit saw them), how episodes went, contamination diagnostics."""
+    scores = {name: (mean * n, float(n)) for name, (mean, n) in summarize(episodes, config).items() if n}
     found = diagnostics.diagnose(rollouts, credit, record.options, record.credit, config.reward.summary_weight)
     rewards = {
         name: value for name, value in reward_metrics(rollouts).items() if not name.startswith("score/")
     }  # told by scores
-    return scores | finalize(merge(rewards, behaviour(episodes), found))
+    return merge(scores | behaviour(episodes), rewards, found)
 
 
 def put(batch: Batch, mesh: Any) -> Batch:

@@ -2,6 +2,7 @@
 
 A run goes through two phases, `sft` and `rl`, and is `done`. Its position is a handful of numbers (`Position`), saved with
 the parameters; everything else is a function of the config, so a run that was killed continues with the same numbers.
+With several processes every one runs all of this; process 0 alone writes files, checkpoints (Orbax) apart.
 """
 
 from __future__ import annotations
@@ -17,32 +18,38 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 
-from slca.assemble import apply_record, assemble, initial_params
+from slca import processes
+from slca.assemble import assemble, initial_params, own_parts
 from slca.checkpoint import Checkpoints
 from slca.credit.algorithms import algorithm
-from slca.evals.indomain import evaluate
-from slca.learn.optim import optimizer, schedule
-from slca.learn.sharding import row_shards, state_shardings
+from slca.credit.record import Algorithm
+from slca.learn.sharding import put_whole, row_shards
 from slca.learn.update import init_state, make_sft_update
-from slca.policy import transformer
-from slca.reinforce import Outcome, make_step, named, put
-from slca.report.console import print_table, step_line
+from slca.phases import phase_like, phase_optimizer, phase_placement, reference_needed
+from slca.pulse import Pulse
+from slca.reinforce import Outcome, make_step, named
+from slca.report import system
+from slca.report.console import log_through, print_table
 from slca.report.episodes import episode_file, save_episodes
 from slca.report.metrics import Writer, finalize
 from slca.report.page import write_report
+from slca.report.progress import Progress
 from slca.report.redact import secrets
 from slca.sft import demonstrations
+from slca.stages import run_stage
+from slca.start import agreed, announce, count_parameters, prepare, told
 from slca.stop import Stop, Stopped
-from slca.tasks.datasets import evaluation_tasks, stream
+from slca.tasks.datasets import stream
 from slca.types import TrainState
-from slca.validate import ConfigError, validate
-from slca.workdir import check_workdir, write_json
+from slca.validate import ConfigError
+from slca.workdir import Silent, check_workdir, lock, write_json
 
 log = logging.getLogger("slca")
 
 SHOWN_ALGORITHMS = ("slca", "grpo", "toolpo", "rltr")  # credits stored beside the trained one, for the viewer
+SFT_LINES = 20  # cold-start steps a line of output
 
 
 @dataclass
@@ -60,63 +67,65 @@ class Position:
 def run(config: Any, workdir: str | os.PathLike[str], *, resume: bool = True, allow_config_change: bool = False) -> int:
     """Train, or continue, the run of `workdir`. Returns the exit code: 0 = finished, or stopped by a signal and resumable.
 
-    Raises ConfigError for a config that cannot run, or that differs from the one the workdir was started with.
+    Raises ConfigError for a config that cannot run, that differs from the one the workdir was started with, or a workdir in use.
     """
-    _log_to_stdout()
-    with contextlib.suppress(KeyError, ValueError):  # validate says what is wrong with the algorithm
-        apply_record(config)
-    validate(config)
     workdir = Path(workdir)
-    stored = check_workdir(workdir, config, resume, allow_config_change)
-    try:
-        checkpoints = Checkpoints(workdir, keep=config.checkpoint.keep)
-        trainer = Trainer(config, workdir, checkpoints, stored)
-    except (ValueError, ImportError, OSError, RuntimeError, sqlite3.Error) as error:
-        raise ConfigError(f"{type(error).__name__}: {error}") from error
-    if sets := trainer.parts.algorithm.loss:
-        log.info("%s sets %s", config.credit.algorithm, ", ".join(f"loss.{name}={value}" for name, value in sets.items()))
-    write_json(workdir / "config.json", stored)
-    with checkpoints:
-        return trainer.run()
-
-
-def _log_to_stdout() -> None:
-    """Progress as plain lines on standard output; other libraries speak from WARNING on."""
-    logging.getLogger().setLevel(logging.WARNING)
-    logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax warns at every save of files that one process does not have
-    if not log.handlers:
-        handler = logging.StreamHandler(sys.stdout)
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        log.addHandler(handler)
-        log.propagate = False
-    log.setLevel(logging.INFO)
+    with contextlib.ExitStack() as closing:
+        progress = closing.enter_context(Progress(sys.stdout, quiet=processes.index() > 0))
+        log_through(progress)
+        with agreed():
+            record = prepare(config)
+            if processes.index() == 0:
+                closing.enter_context(lock(workdir))
+        with agreed():
+            stored = check_workdir(workdir, config, resume, allow_config_change)
+        pulse = Pulse(progress, workdir, config.run.watchdog_seconds, index=processes.index(), count=processes.count())
+        closing.enter_context(pulse)
+        with agreed(), pulse.phase("start"):
+            try:
+                checkpoints = Checkpoints(workdir, keep=config.checkpoint.keep)
+                trainer = Trainer(config, workdir, checkpoints, stored, record, pulse)
+            except (ImportError, OSError, sqlite3.Error) as error:
+                raise ConfigError(f"{type(error).__name__}: {error}") from error
+            except (ValueError, RuntimeError) as error:  # their messages name what is at fault
+                raise ConfigError(str(error)) from error
+        closing.enter_context(checkpoints)
+        if processes.index() == 0:
+            write_json(workdir / "config.json", stored)
+        return told(pulse, trainer.run)
 
 
 class Trainer:
     """One run in one process: the parts, the state, and the two loops over them."""
 
-    def __init__(self, config: Any, workdir: Path, checkpoints: Checkpoints, stored: dict[str, Any]):
-        self.config, self.workdir, self.checkpoints, self.stored = config, workdir, checkpoints, stored
+    def __init__(
+        self, config: Any, workdir: Path, checkpoints: Checkpoints, stored: dict[str, Any], record: Algorithm | None, pulse: Pulse
+    ):  # fmt: skip
+        self.config, self.workdir, self.checkpoints, self.stored, self.pulse = config, workdir, checkpoints, stored, pulse
         self.stop = Stop()
-        self.parts = assemble(config)
+        self.parts = assemble(config, record)
+        self.own, self.fetch = own_parts(self.parts)
         self.hidden = secrets(stored)
         self.position = Position()
         self.state: Any = None  # a TrainState once the run has begun
         self.saved = -1
+        self.parameters = count_parameters(self.parts)
         offset = self._restore()
-        self._check_tasks()
-        self.writer = Writer(
-            workdir, offset=offset, tensorboard=config.report.tensorboard, wandb=config.report.wandb, config=stored
+        r = config.report
+        self.writer: Any = (
+            Writer(workdir, offset=offset, tensorboard=r.tensorboard, wandb=r.wandb, config=stored)
+            if processes.index() == 0
+            else Silent()
         )
 
     # ---- position, state, files
 
     def _restore(self) -> int:
         """Take up the newest checkpoint, if any; returns the offset into metrics.jsonl to continue at."""
-        found = self.checkpoints.restore(lambda saved: self._like(saved["data"]["phase"]))
+        found = self.checkpoints.restore(lambda saved: phase_like(self.config, self.parts, saved["data"]["phase"]))
         if found is None:
             old = self.workdir / "metrics.jsonl"
-            if old.is_file() and old.stat().st_size:
+            if processes.index() == 0 and old.is_file() and old.stat().st_size:
                 os.replace(old, self.workdir / "metrics-without-checkpoint.jsonl")
                 log.warning("no checkpoint to continue: starting over, the old metrics are in metrics-without-checkpoint.jsonl")
             return 0
@@ -125,35 +134,16 @@ class Trainer:
         log.info("continuing %s at %s step %d", self.workdir, self.position.phase, self.position.step)
         return found.metrics_offset
 
-    def _like(self, phase: str) -> TrainState:
-        """Shapes and placement of the phase's TrainState."""
-        tx = self._optimizer(phase)
-        shapes = jax.eval_shape(lambda: transformer.init(self.parts.model, jax.random.key(0)))
-        state = jax.eval_shape(lambda p: init_state(p, tx, jax.random.key(0)), shapes)
-        if self.parts.mesh is None:
-            place: Any = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-            return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), state)
-        places = state_shardings(state, transformer.logical_axes(self.parts.model), self.parts.mesh)
-        return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, places)
-
-    def _optimizer(self, phase: str) -> Any:
-        c, axes = self.config, transformer.logical_axes(self.parts.model)
-        if phase == "sft":
-            with (section := c.optim.copy_and_resolve_references()).unlocked():
-                section.update(name=c.sft.optimizer, weight_decay=c.sft.weight_decay)
-            return optimizer(section, schedule(c.sft.schedule, c.sft.lr, max(1, c.sft.steps), c.sft.warmup), axes)
-        steps = max(1, c.train.steps * c.train.mu * c.train.mini_batches)
-        return optimizer(c.optim, schedule(c.optim.schedule, c.optim.lr, steps, c.optim.warmup), axes)
-
     def _save(self) -> None:
         """Checkpoint the run where it stands, once."""
         if self.position.number == self.saved:
             return
-        self.checkpoints.wait()
-        self.checkpoints.save(
-            self.position.number, self.state, asdict(self.position), self.stored, metrics_offset=self.writer.offset(),
-            score=self._score(),
-        )  # fmt: skip
+        with self.pulse.phase("save"):
+            self.checkpoints.wait()
+            self.checkpoints.save(
+                self.position.number, self.state, asdict(self.position), self.stored, metrics_offset=self.writer.offset(),
+                score=self._score(),
+            )  # fmt: skip
         self.saved = self.position.number
 
     def _enter(self, phase: str) -> None:
@@ -176,7 +166,7 @@ class Trainer:
         if self.position.phase == "done":
             log.info("%s is finished", self.workdir)
             return self._finish()
-        self._announce()
+        announce(self.config, self.parts, self.parameters)
         try:
             if self.state is None:
                 self._start()
@@ -189,7 +179,7 @@ class Trainer:
         except Stopped:
             return self._leave()
         self._enter("done")
-        self.checkpoints.wait()
+        self._wait()
         return self._finish()
 
     def _extend(self) -> None:
@@ -199,53 +189,51 @@ class Trainer:
                 row["name"] = f"RL step {self.position.step}"
         self.position.phase = "rl"
 
-    def _check_tasks(self) -> None:
-        """Open every task source the run will read, so that a wrong one is an error now and not after the cold start."""
-        stream(self.config.tasks, "train", self.config.run.seed)
-        for split in self.config.eval.splits:
-            evaluation_tasks(self.config.tasks, split, 1, self.config.eval.seed)
-
-    def _announce(self) -> None:
-        sampler, model = self.parts.sampler, self.parts.model
-        count = sum(
-            np.prod(x.shape) for x in jax.tree.leaves(jax.eval_shape(lambda: transformer.init(model, jax.random.key(0))))
-        )
-        log.info(
-            "%s · %s %.2f M parameters · %d device(s) %s · cache of %d slots %.0f MiB · sampler programs: %s",
-            self.parts.algorithm.name, model.family, count / 1e6, jax.device_count(), jax.devices()[0].platform,
-            sampler.slots, sampler.nbytes() / 2**20, ", ".join(f"{name}{list(shape)}" for name, shape in sampler.programs),
-        )  # fmt: skip
-
     def _start(self) -> None:
-        params = initial_params(self.config, self.parts)
+        with self.pulse.phase("load"):
+            params = initial_params(self.config, self.parts)
         self._stage("untrained", params)
         phase = "sft" if self.config.sft.steps else "rl"
         self.position.phase = phase
-        self.state = init_state(params, self._optimizer(phase), jax.random.key(self.config.run.seed))
+        self.state = self._fresh(params, phase)
         if phase == "rl":
             self._begin_rl()
 
+    def _fresh(self, params: Any, phase: str) -> TrainState:
+        """The TrainState that a phase starts with; it holds `params` themselves."""
+        seed, tx = self.config.run.seed, phase_optimizer(self.config, self.parts, phase)
+        places = phase_placement(self.config, self.parts, phase)
+        if places is None:
+            return init_state(params, tx, jax.random.key(seed))
+        opt_state = jax.jit(tx.init, out_shardings=places.opt_state)(params)
+        rest = jax.jit(lambda: (jnp.zeros((), jnp.int32), jax.random.key(seed)), out_shardings=(places.step, places.key))
+        return TrainState(params, opt_state, *rest())
+
     def _begin_rl(self) -> None:
         """Turn the state into RL's: same parameters, new optimizer, a new task stream; keep the reference policy."""
-        self.state = init_state(self.state.params, self._optimizer("rl"), jax.random.key(self.config.run.seed))
-        if self._reference_needed():
+        self.state = self._fresh(self.state.params, "rl")
+        if reference_needed(self.config):
             with Checkpoints(self.workdir / "reference", keep=1) as reference:
                 reference.save(0, self.state, {}, self.stored)
         self._enter("rl")
 
-    def _reference_needed(self) -> bool:
-        return self.config.loss.kl_coef > 0 or self.config.train.keep_reference
-
     def _leave(self) -> int:
         if self.state is not None:
             self._save()
-            self.checkpoints.wait()
+            self._wait()
         log.info("stopped %s at %s step %d; the same command continues", self.workdir, self.position.phase, self.position.step)
         return 0
 
+    def _wait(self) -> None:
+        with self.pulse.phase("save"):
+            self.checkpoints.wait()
+
     def _finish(self) -> int:
+        if processes.index():
+            return 0
         write_json(self.workdir / "results.json", {"rows": self.position.results})
         report = write_report(self.workdir)
+        self.pulse.progress.close()  # its bars would stand over the table
         print_table(self.position.results)
         print(f"report: {report}")
         return 0
@@ -253,74 +241,75 @@ class Trainer:
     # ---- cold start
 
     def _sft(self) -> None:
-        c = self.config
-        update = make_sft_update(
-            self.parts.hidden,
-            self.parts.unembed,
-            self._optimizer("sft"),
-            c,
-            mesh=self.parts.mesh,
-            placement=self._placement("sft"),
-        )
+        c, parts, progress = self.config, self.parts, self.pulse.progress
+        tx, placement = phase_optimizer(c, parts, "sft"), phase_placement(c, parts, "sft")
+        update = make_sft_update(parts.hidden, parts.unembed, tx, c, mesh=parts.mesh, placement=placement)
         tasks = stream(c.tasks, "train", c.run.seed)
         if self.position.stream:
             tasks.restore(self.position.stream)
+        progress.stage("sft", c.sft.steps, self.position.step)
         while self.position.step < c.sft.steps:
-            self._heed_stop()
+            self._heed_all()
             began = time.monotonic()
-            batch, counts = demonstrations(tasks, self.parts.template, c, self.position.step, row_shards(self.parts.mesh))
+            batch, counts = demonstrations(tasks, parts.template, c, self.position.step, row_shards(parts.mesh))
             seconds, began = time.monotonic() - began, time.monotonic()
-            self.state, metrics = update(self.state, put(batch, self.parts.mesh))
+            with self.pulse.phase("update"):
+                self.state, metrics = update(self.state, put_whole(batch, parts.mesh))
+                values = finalize(jax.device_get(metrics))
             self._advance(tasks)
-            values = finalize(jax.device_get(metrics))
+            done, last = self.position.step, self.position.step == c.sft.steps
             values |= counts | {"time/data": seconds, "time/update": time.monotonic() - began}
-            self.writer.write(self.position.step, named("sft", values), phase="sft")
-            if self.position.step % 20 == 0 or self.position.step == 1:
-                log.info("sft %d/%d loss %.3f", self.position.step, c.sft.steps, values.get("loss", float("nan")))
-            if self.position.step == c.sft.steps or (
-                c.checkpoint.sft_every and self.position.step % c.checkpoint.sft_every == 0
-            ):
+            values = named("sft", values) | system.memory() | {"sys/compiles_all": system.compiles()}
+            self.writer.write(done, values, phase="sft")
+            progress.step(done - 1, values, say=done % SFT_LINES == 0 or done == 1 or last)
+            if last or (c.checkpoint.sft_every and done % c.checkpoint.sft_every == 0):
                 self._save()
 
     # ---- reinforcement
 
     def _rl(self) -> None:
-        c = self.config
-        step = make_step(c, self.parts, self._optimizer("rl"), self._placement("rl"), self._reference())
+        c, progress = self.config, self.pulse.progress
+        tx, placement = phase_optimizer(c, self.parts, "rl"), phase_placement(c, self.parts, "rl")
+        step = make_step(c, self.parts, tx, placement, self._reference(), self.pulse.phase, self.pulse.watch)
         tasks = stream(c.tasks, "train", c.run.seed + 1)
         if self.position.stream:
             tasks.restore(self.position.stream)
+        progress.stage("rl", c.train.steps, self.position.step)
         while self.position.step < c.train.steps:
-            self._heed_stop()
+            self._heed_all()
             number = self.position.step
             if number and c.eval.every and number % c.eval.every == 0:
                 self._stage(f"RL step {number}")
-            with (
-                jax.profiler.trace(str(self.workdir / "profile")) if number == c.run.profile_step else contextlib.nullcontext()
-            ):
+            traced = number == c.run.profile_step and processes.index() == 0
+            began = time.monotonic()
+            with jax.profiler.trace(str(self.workdir / "profile")) if traced else contextlib.nullcontext():
                 self.state, outcome = step(self.state, tasks.next(c.rollout.prompts), number)
             done, last = number + 1, number + 1 == c.train.steps
             self._advance(tasks)
             if c.report.episodes_every and (last or number % c.report.episodes_every == 0):
                 self._store(outcome, number)
-            system = {"sys/compiles": float(self.parts.sampler.compiles()), "sys/rss": _rss()}
-            self.writer.write(done, outcome.values | system, phase="rl")
-            log.info(step_line(done, c.train.steps, outcome.values))
+            values = outcome.values | {"time/step": time.monotonic() - began}
+            values |= system.memory() | system.speed(values, self.parameters)
+            values |= {"sys/compiles": float(self.parts.sampler.compiles()), "sys/compiles_all": system.compiles()}
+            self.writer.write(done, values, phase="rl")
+            progress.step(number, values)
             if last or (c.checkpoint.every and done % c.checkpoint.every == 0):
                 self._save()
 
     def _reference(self) -> Any:
         """The frozen policy of the KL term: the parameters RL started from."""
-        if not self._reference_needed():
+        if not reference_needed(self.config):
             return None
         with Checkpoints(self.workdir / "reference", keep=1) as reference:
-            found = reference.restore(self._like("rl"))
+            found = reference.restore(phase_like(self.config, self.parts, "rl"))
         if found is None:
             raise ConfigError(f"{self.workdir}/reference is missing: the KL term needs the policy that RL started from")
         return found.state.params
 
     def _store(self, outcome: Outcome, step: int) -> None:
-        """Episodes with the credit each method would have given them: the leak made visible in the viewer."""
+        """Episodes of process 0 with the credit each method would have given them: the leak made visible in the viewer."""
+        if processes.index():
+            return
         credits = {self.parts.algorithm.name: outcome.credit}
         for name in SHOWN_ALGORITHMS:
             credits.setdefault(name, algorithm(name, self.config.credit).credit(outcome.rollouts))
@@ -336,41 +325,18 @@ class Trainer:
         self.position.number += 1
         self.position.stream = tasks.state()
 
-    def _heed_stop(self, *_: Any) -> None:
-        if self.stop.asked:
+    def _heed(self) -> None:
+        """Leave an evaluation at once; with several processes only where all of them look (`_heed_all`)."""
+        if self.stop.asked and processes.count() == 1:
+            raise Stopped
+
+    def _heed_all(self) -> None:
+        """Leave between two steps when any process was asked to."""
+        if processes.anywhere(self.stop.asked):
             raise Stopped
 
     def _stage(self, name: str, params: Any = None) -> None:
         """Evaluate once under `name`: a run that continues does not do it again."""
         if not any(row["name"] == name for row in self.position.results):
-            self.position.results += self._evaluate(name, self.state.params if params is None else params)
-
-    def _placement(self, phase: str) -> TrainState | None:
-        return None if self.parts.mesh is None else jax.tree.map(lambda x: x.sharding, self._like(phase))
-
-    def _evaluate(self, name: str, params: Any) -> list[dict[str, Any]]:
-        """A row of results a split and temperature; the tasks and the draws are the same every time."""
-        c, rows = self.config, []
-        for split in c.eval.splits:
-            tasks = evaluation_tasks(c.tasks, split, c.eval.tasks, c.eval.seed)
-            for temperature in c.eval.temperatures:
-                began = time.monotonic()
-                found = evaluate(
-                    params, tasks, self.parts.sampler, self.parts.template, self.parts.simulator, c,
-                    temperature=temperature, seed=c.eval.seed, progress=self._heed_stop,
-                )  # fmt: skip
-                self.parts.simulator.metrics(reset=True)  # its counters speak of training steps
-                metrics = {key: mean for key, (mean, n) in found.items() if n}
-                rows.append({"name": name, "split": split, "temperature": temperature, "n": len(tasks), "metrics": metrics})
-                log.info(
-                    "%s · %s · T=%g: success@0.9 %.3f, summary %.3f (%d tasks, %.1f s)", name, split, temperature,
-                    metrics.get("success@0.9", float("nan")), metrics.get("summary", float("nan")), len(tasks), time.monotonic() - began,
-                )  # fmt: skip
-        return rows
-
-
-def _rss() -> float:
-    """Peak resident memory of this process, bytes."""
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+            own = self.fetch(self.state.params if params is None else params)
+            self.position.results += run_stage(name, own, self.config, self.own, self.pulse.phase, self._heed)

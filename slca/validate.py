@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ POSITIVE = (
     "train.logprob_bytes", "eval.tasks", "checkpoint.keep", "sft.batch_rows", "sft.row_length",
 )  # fmt: skip
 NOT_NEGATIVE = (
+    "run.watchdog_seconds",
     "train.steps", "sft.steps", "optim.warmup", "eval.every", "checkpoint.every", "checkpoint.sft_every", "loss.kl_coef",
     "reward.kl_coef", "reward.overlong_penalty", "reward.summary_noise", "rollout.resample", "report.gradient_every", "optim.clip_norm",
     "optim.weight_decay", "sft.weight_decay", "loss.dual_clip", "rollout.max_calls",
@@ -74,10 +76,20 @@ class ConfigError(ValueError):
     """A config that cannot run. Each line names a field, what is wrong with it and what to do."""
 
 
-def validate(config: Any) -> None:
-    """Raise ConfigError with every fault found (one line each); touches no device and no network."""
+def validate(config: Any, processes: int = 1) -> None:
+    """Raise ConfigError with every fault found (one line each); touches no device and no network. processes: those of the run."""
     faults = [*_numbers(config), *_values(config)]
-    for check in (_warmup, _rollout, _lengths, _model, _simulator, _services, _algorithm):
+    for check in (
+        _warmup,
+        _rollout,
+        _lengths,
+        _model,
+        _simulator,
+        _services,
+        _algorithm,
+        _waits,
+        partial(_processes, n=processes),
+    ):
         try:
             faults += check(config)
         except (ArithmeticError, TypeError, ValueError):
@@ -201,12 +213,20 @@ def _model(c: Any) -> list[str]:
                 f"`hf download Qwen/{folder.name} --local-dir {name}`), or point --config.{path} at one"
             )
         elif path == "model.source" and not _holds_weights(folder):
-            out.append(f"{path}={name}: the folder holds neither config.json with *.safetensors nor a run's checkpoints/")
+            out.append(f"{path}={name}: the folder holds no config.json with *.safetensors")
+        elif path == "checkpoint.init" and not (_holds_weights(folder) or _holds_checkpoint(folder)):
+            out.append(f"{path}={name}: the folder holds neither a run's checkpoints nor config.json with *.safetensors")
     return out
 
 
 def _holds_weights(folder: Path) -> bool:
     return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
+
+
+def _holds_checkpoint(folder: Path) -> bool:
+    """A step folder, or the checkpoints folder or workdir of a run with at least one step."""
+    steps = folder / "checkpoints" if (folder / "checkpoints").is_dir() else folder
+    return (folder / "params").is_dir() or any(p.name.isdigit() and (p / "params").is_dir() for p in steps.iterdir())
 
 
 def _services(c: Any) -> list[str]:
@@ -222,6 +242,36 @@ def _services(c: Any) -> list[str]:
                 f"reward.judge_url={c.reward.judge_url!r}: reward.{name}=judge needs an OpenAI-compatible endpoint "
                 f"(or use --config.reward.{name}=rule, which needs none)"
             )
+    return out
+
+
+def _waits(c: Any) -> list[str]:
+    """Nothing that a rollout waits for may outlast the watchdog, which would take it for a hang."""
+    limit, waits = c.run.watchdog_seconds, {f"rollout.tool_timeout={c.rollout.tool_timeout:g}": c.rollout.tool_timeout}
+    if "judge" in (c.reward.summary, c.reward.checker, c.reward.roles):
+        name = f"reward.judge_timeout={c.reward.judge_timeout:g} x (1 + reward.judge_retries={c.reward.judge_retries})"
+        waits[name] = c.reward.judge_timeout * (1 + c.reward.judge_retries)
+    return [
+        f"run.watchdog_seconds={limit:g}: must be longer than {name} = {seconds:g} s, or 0 (no watchdog)"
+        for name, seconds in waits.items()
+        if 0 < limit <= seconds
+    ]
+
+
+def _processes(c: Any, n: int) -> list[str]:
+    """What does not work in several processes."""
+    if n == 1:
+        return []
+    out, share = [], n * c.train.mini_batches
+    if c.rollout.prompts % share:
+        out.append(
+            f"rollout.prompts={c.rollout.prompts}: {n} processes with train.mini_batches={c.train.mini_batches} need a multiple of "
+            f"{share}, so that each gets its part of every mini-batch"
+        )
+    if c.credit.norm == "batch_std":
+        out.append(
+            "credit.norm=batch_std: compares rollouts of all processes, which only one process has together; choose another"
+        )
     return out
 
 
@@ -254,8 +304,6 @@ def _algorithm(c: Any) -> list[str]:
             f"rollout.resample={c.rollout.resample}: credit.algorithm={c.credit.algorithm!r} has credit for unsolved groups, from a "
             "probe of the finished batch; use rollout.resample=0"
         )
-    if c.reward.kl_coef > 0 and not (c.train.keep_reference or c.loss.kl_coef > 0):
-        out.append(f"reward.kl_coef={c.reward.kl_coef} needs the policy that RL started from: set train.keep_reference=True")
     return out
 
 

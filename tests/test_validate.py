@@ -68,10 +68,34 @@ def test_rebel_needs_room_for_a_group():
     assert "train.micro_rows=4" in message and "rollout.group=8" in message and "whole group" in message
 
 
-def test_kl_in_the_reward_needs_a_reference():
-    assert "train.keep_reference=True" in refused(reward__kl_coef=0.1)
+def test_nothing_waits_longer_than_the_watchdog():
+    message = refused(run__watchdog_seconds=20.0)
+    assert "run.watchdog_seconds=20" in message and "rollout.tool_timeout=30" in message
+    judged = refused(run__watchdog_seconds=2000.0, reward__summary="judge", reward__judge_url="http://127.0.0.1:1/v1")
+    assert "reward.judge_timeout=540 x (1 + reward.judge_retries=3) = 2160 s" in judged
     config = default.get_config()
-    config.reward.kl_coef, config.train.keep_reference = 0.1, True
+    config.run.watchdog_seconds = 0.0
+    validate(config)
+
+
+def test_several_processes_share_every_mini_batch():
+    config = default.get_config()
+    config.train.mini_batches = 4
+    validate(config, processes=4)
+    with pytest.raises(ConfigError, match=r"rollout.prompts=16: 8 processes with train.mini_batches=4 need a multiple of 32"):
+        validate(config, processes=8)
+    config.credit.norm = "batch_std"
+    with pytest.raises(ConfigError, match="credit.norm=batch_std"):
+        validate(config, processes=2)
+
+
+@pytest.mark.parametrize("folder", ["", "checkpoints"])
+def test_a_start_from_a_folder_without_a_checkpoint(tmp_path, folder):
+    (tmp_path / folder).mkdir(exist_ok=True)
+    assert "checkpoint.init=" in refused(checkpoint__init=str(tmp_path))
+    (tmp_path / folder / "12" / "params").mkdir(parents=True)
+    config = default.get_config()
+    config.checkpoint.init = str(tmp_path)
     validate(config)
 
 

@@ -8,11 +8,12 @@ compiler dropped the fsdp axis of gradients, and unsharded optimizer scalars cos
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from slca.types import Batch, TrainState
@@ -97,6 +98,40 @@ def row_shards(mesh: Mesh | None) -> int:
     return 1 if mesh is None else math.prod(mesh.shape[axis] for axis in ROWS)
 
 
+def own_mesh(mesh: Mesh) -> Mesh | None:
+    """A mesh of this process's own devices that splits as `mesh` does, as far as they go; None for a single device.
+
+    Between updates a process works on it alone, so that a slow or dead tool of another process never enters a collective.
+    """
+    devices = jax.local_devices()
+    if len(devices) == 1:
+        return None
+    tensor = math.gcd(mesh.shape["tensor"], len(devices))
+    fsdp = math.gcd(mesh.shape["fsdp"], len(devices) // tensor)
+    shape = (len(devices) // (tensor * fsdp), fsdp, tensor)
+    return Mesh(np.asarray(devices).reshape(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def make_fetch(mesh: Mesh, here: Mesh | None, axes: Any) -> Callable[[Any], Any]:
+    """fetch(params of `mesh`) -> a whole copy on `here`, this process's own mesh (None: its one device). A collective.
+
+    axes: logical axes of the parameters. Device to device: every process's devices get a copy split as `here` splits it.
+    """
+    everyone = sorted(mesh.devices.flat, key=lambda device: (device.process_index, device.id))
+    shape = (1, 1, 1) if here is None else here.devices.shape
+    copies = Mesh(np.asarray(everyone).reshape(-1, *shape), ("process", *AXES), axis_types=(AxisType.Auto,) * (1 + len(AXES)))
+
+    def one(path: Any, x: Array, names: tuple[str | None, ...]) -> Array:
+        spec = partition_spec(x.shape, names, copies, name=jax.tree_util.keystr(path))
+        spread = jax.device_put(x, NamedSharding(copies, spec))
+        shards = [shard.data for shard in spread.addressable_shards]
+        if here is None:
+            return shards[0]
+        return jax.make_array_from_single_device_arrays(x.shape, NamedSharding(here, spec), shards)
+
+    return lambda params: jax.tree_util.tree_map_with_path(one, params, axes)
+
+
 def opt_shardings(opt_state: Any, params: Any, param_shardings: Any, mesh: Mesh) -> Any:
     """Placement of an optimizer state: a leaf that stands for a parameter (its path ends in the parameter's and the shape is
     equal) follows it; counters, factored moments and the like are replicated."""
@@ -128,3 +163,11 @@ def put_batch(batch: Batch, mesh: Mesh) -> Batch:
     return jax.tree.map(
         lambda x: x if isinstance(x, jax.Array) else jax.make_array_from_process_local_data(place, np.asarray(x)), batch
     )
+
+
+def put_whole(batch: Batch, mesh: Mesh | None) -> Batch:
+    """A host batch that every process holds whole -> global device arrays split by rows; without a mesh the batch itself."""
+    if mesh is None:
+        return batch
+    place = by_rows(mesh)
+    return jax.tree.map(lambda x: jax.make_array_from_callback(x.shape, place, lambda index: x[index]), batch)

@@ -70,7 +70,7 @@ class Progress:
     @contextmanager
     def phase(self, name: str, total: float | None = None) -> Iterator[Advance]:
         """A bar while a phase runs (load, rollout, update, eval); where there are none, `pulse` speaks of it when it takes long."""
-        bars, running = self._bars, [name, total, 0.0, self._clock()]
+        bars, running = self._bars, list[Any]((name, total, 0.0, self._clock()))
         bar = None if bars is None else bars.add_task(f"  {name}", total=total, facts="")
 
         def advance(n: float = 1, **facts: float) -> None:

@@ -158,6 +158,15 @@ def graders(config: Any) -> dict[str, Callable[..., Any]]:
     return {name: made[name] for name, how in wanted.items() if how == "judge"}
 
 
+def outcomes(judges: dict[str, Callable[..., Any]]) -> dict[str, float]:
+    """How the requests of `graders(config)` ended since the start, by type: `ok`, `unreadable`, and the endpoint's kinds."""
+    found: dict[int, Any] = {id(g): g for g in (getattr(judge, "__self__", judge) for judge in judges.values())}
+    total: Counter[str] = Counter()
+    for grader in found.values():
+        total.update(dict(grader.counts))  # copied at once: its threads write to it
+    return {kind: float(count) for kind, count in sorted(total.items())}
+
+
 def _messages(system: str, data: Any) -> Messages:
     line = json.dumps(data, ensure_ascii=False, default=str).replace("<", "\\u003c")
     user = f"<data>\n{line}\n</data>\nReply as the instructions say: reasons, then one rating."

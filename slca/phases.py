@@ -1,0 +1,47 @@
+"""What the phases `sft` and `rl` differ in: their optimizer, and with it the shape of their TrainState."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from slca.assemble import Parts
+from slca.learn.optim import optimizer, schedule
+from slca.learn.sharding import state_shardings
+from slca.learn.update import init_state
+from slca.policy import transformer
+from slca.types import TrainState
+
+
+def phase_optimizer(config: Any, parts: Parts, phase: str) -> Any:
+    """The optimizer of a phase, its schedule sized in the phase's own optimiser steps."""
+    c, axes = config, transformer.logical_axes(parts.model)
+    if phase == "sft":
+        with (section := c.optim.copy_and_resolve_references()).unlocked():
+            section.update(name=c.sft.optimizer, weight_decay=c.sft.weight_decay)
+        return optimizer(section, schedule(c.sft.schedule, c.sft.lr, max(1, c.sft.steps), c.sft.warmup), axes)
+    steps = max(1, c.train.steps * c.train.mu * c.train.mini_batches)
+    return optimizer(c.optim, schedule(c.optim.schedule, c.optim.lr, steps, c.optim.warmup), axes)
+
+
+def phase_like(config: Any, parts: Parts, phase: str) -> TrainState:
+    """Shapes and placement (ShapeDtypeStructs with shardings) of the phase's TrainState."""
+    tx = phase_optimizer(config, parts, phase)
+    shapes = jax.eval_shape(lambda: transformer.init(parts.model, jax.random.key(0)))
+    state = jax.eval_shape(lambda p: init_state(p, tx, jax.random.key(0)), shapes)
+    if parts.mesh is None:
+        place: Any = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), state)
+    places = state_shardings(state, transformer.logical_axes(parts.model), parts.mesh)
+    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, places)
+
+
+def phase_placement(config: Any, parts: Parts, phase: str) -> TrainState | None:
+    """The shardings of `phase_like`, None on one device."""
+    return None if parts.mesh is None else jax.tree.map(lambda x: x.sharding, phase_like(config, parts, phase))
+
+
+def reference_needed(config: Any) -> bool:
+    """Whether RL keeps the parameters it starts from: for the KL in the loss, the KL in the reward, or on request."""
+    return config.loss.kl_coef > 0 or config.reward.kl_coef > 0 or config.train.keep_reference

@@ -1,0 +1,97 @@
+"""Several processes, one run: starting them, and the few things they must agree on.
+
+Every process runs the same programs over all devices. Between two updates it works alone: it rolls out, scores and packs its own
+prompts on its own devices, and only counts (shapes, divisors, whether to stop) and metrics are exchanged. With one process,
+nothing here touches a device.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+T = TypeVar("T")
+
+
+def clustered(environ: Mapping[str, str]) -> bool:
+    """Whether the environment is that of one process among several on a TPU pod, SLURM, Open MPI or GKE, all of which
+    `jax.distributed.initialize` knows by itself."""
+    several = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
+    if any(environ.get(name, "1").isdigit() and int(environ.get(name, "1")) > 1 for name in several):
+        return True
+    return "," in environ.get("TPU_WORKER_HOSTNAMES", "") or bool(environ.get("MEGASCALE_COORDINATOR_ADDRESS"))
+
+
+def start(coordinator: str | None = None, process_id: int | None = None, num_processes: int | None = None) -> bool:
+    """Join the other processes of the run, if there are any; call it before anything else of JAX. Returns whether there are.
+
+    coordinator: host:port of process 0. All three are given by hand, or by SLCA_COORDINATOR, SLCA_PROCESS_ID and
+    SLCA_NUM_PROCESSES, or found on a TPU pod, SLURM, Open MPI and GKE. Raises ValueError when only some are given.
+    """
+    given: dict[str, Any] = {
+        "coordinator": coordinator or os.environ.get("SLCA_COORDINATOR"),
+        "process_id": process_id if process_id is not None else os.environ.get("SLCA_PROCESS_ID"),
+        "num_processes": num_processes if num_processes is not None else os.environ.get("SLCA_NUM_PROCESSES"),
+    }
+    if jax.distributed.is_initialized():  # a second call is an error (EasyDeL, simply: H4)
+        return True
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) == len(given):
+        if not clustered(os.environ):
+            return False
+        jax.distributed.initialize()
+        return True
+    if missing:
+        raise ValueError(f"--{', --'.join(missing)}: needed as well, to run as one of several processes")
+    if not 0 <= int(given["process_id"]) < int(given["num_processes"]):
+        raise ValueError(
+            f"--process_id={given['process_id']}: counts from 0 to --num_processes={given['num_processes']} minus 1"
+        )
+    if int(given["num_processes"]) == 1:
+        return False
+    jax.distributed.initialize(given["coordinator"], int(given["num_processes"]), int(given["process_id"]))
+    return True
+
+
+def count() -> int:
+    """Processes of the run."""
+    return jax.process_count() if jax.distributed.is_initialized() else 1
+
+
+def index() -> int:
+    """This process among them, from 0. Process 0 writes the files."""
+    return jax.process_index() if jax.distributed.is_initialized() else 0
+
+
+def own(items: Sequence[T]) -> Sequence[T]:
+    """This process's part of what all of them hold: equal contiguous parts, in order, their sizes equal to within one."""
+    n = len(items)
+    return items[n * index() // count() : n * (index() + 1) // count()]
+
+
+def gather(counts: np.ndarray) -> np.ndarray:
+    """[K] integers of this process -> those of all, [processes, K]. Every process calls it, or all wait."""
+    return counts[None] if count() == 1 else np.asarray(multihost_utils.process_allgather(np.asarray(counts)))
+
+
+def gather_json(value: Any) -> list[Any]:
+    """A JSON-able value of each process, in order. Not-a-number and infinities pass."""
+    if count() == 1:
+        return [value]
+    text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    sizes = gather(np.asarray([len(text)]))[:, 0]
+    padded = np.zeros(int(sizes.max()), np.uint8)
+    padded[: len(text)] = text
+    found = gather(padded)
+    return [json.loads(row[:size].tobytes()) for row, size in zip(found, sizes, strict=True)]
+
+
+def anywhere(flag: bool) -> bool:
+    """Whether the flag is set in any process."""
+    return bool(gather(np.asarray([int(flag)])).any())

@@ -1,0 +1,97 @@
+"""Before the first step: what can be wrong is looked for, all processes agree that nothing is, and the run says what it is."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import jax
+import numpy as np
+
+from slca import processes
+from slca.assemble import Parts, apply_record
+from slca.credit.record import Algorithm
+from slca.policy import transformer
+from slca.pulse import Pulse
+from slca.tasks.datasets import evaluation_tasks, stream
+from slca.validate import ConfigError, validate
+
+log = logging.getLogger("slca")
+
+LOOKED_AT = 64  # tasks of the training stream that are searched for a demonstration
+
+
+def prepare(config: Any) -> Algorithm | None:
+    """Apply the algorithm's record and look for everything that can be wrong before a device is touched. Raises ConfigError."""
+    record = None
+    with contextlib.suppress(KeyError, ValueError):  # validate says what is wrong with the algorithm
+        record = apply_record(config)
+    validate(config, processes.count())
+    try:
+        check_tasks(config)
+    except (ValueError, ImportError, OSError) as error:
+        raise ConfigError(str(error)) from error
+    return record
+
+
+def check_tasks(config: Any) -> None:
+    """Open every task source the run will read, so that a wrong one is an error now and not after the cold start."""
+    train = stream(config.tasks, "train", config.run.seed)
+    for split in config.eval.splits:
+        evaluation_tasks(config.tasks, split, 1, config.eval.seed)
+    if config.sft.steps and not any(task.demo for task in islice(iter(lambda: train.next(1)[0], None), LOOKED_AT)):
+        raise ConfigError(
+            f"tasks.source={config.tasks.source}: sft.steps={config.sft.steps} needs demonstrations, and the first {LOOKED_AT} "
+            "tasks have none (field `demo`); add them, or set sft.steps=0"
+        )
+
+
+@contextlib.contextmanager
+def agreed() -> Iterator[None]:
+    """What one process refuses (a ConfigError), all refuse: none may go on and wait for another that has left."""
+    fault: ConfigError | None = None
+    try:
+        yield
+    except ConfigError as error:
+        fault = error
+    faults = processes.gather_json(str(fault) if fault else "")
+    if fault:
+        raise fault
+    if any(faults):
+        raise ConfigError("\n".join(f"process {i}: {text}" for i, text in enumerate(faults) if text))
+
+
+def told(pulse: Pulse, work: Callable[[], int]) -> int:
+    """work(), and when it fails while another process is gone, who that is: a collective that breaks does not say."""
+    try:
+        return work()
+    except Exception:
+        for other in pulse.lost(patience=4 * pulse.tick):
+            print(f"slca: lost {other}", file=sys.stderr, flush=True)
+        raise
+
+
+def count_parameters(parts: Parts) -> int:
+    """How many numbers the policy has."""
+    shapes = jax.eval_shape(lambda: transformer.init(parts.model, jax.random.key(0)))
+    return int(sum(np.prod(x.shape) for x in jax.tree.leaves(shapes)))
+
+
+def announce(config: Any, parts: Parts, parameters: int) -> None:
+    """One line about what runs where, and one each about what the record sets and what has no effect."""
+    sampler = parts.sampler
+    log.info(
+        "%s · %s %.2f M parameters · %d device(s) %s%s · cache of %d slots %.0f MiB · sampler programs: %s",
+        parts.algorithm.name, parts.model.family, parameters / 1e6, jax.device_count(), jax.devices()[0].platform,
+        f" in {processes.count()} processes" if processes.count() > 1 else "", sampler.slots, sampler.nbytes() / 2**20,
+        ", ".join(f"{name}{list(shape)}" for name, shape in sampler.programs),
+    )  # fmt: skip
+    if sets := parts.algorithm.loss:
+        log.info("%s sets %s", config.credit.algorithm, ", ".join(f"loss.{name}={value}" for name, value in sets.items()))
+    asked = {name: config.mesh[name] for name in ("data", "fsdp", "tensor") if config.mesh[name] not in (1, -1)}
+    if parts.mesh is None and asked:
+        log.warning("%s: no effect on a single device", ", ".join(f"mesh.{name}={size}" for name, size in asked.items()))

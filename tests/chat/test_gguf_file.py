@@ -1,6 +1,7 @@
 """`gguf:` names: a file, the file of a package, and what is said when neither is there."""
 
 import ast
+import hashlib
 import importlib.metadata
 import pathlib
 
@@ -42,3 +43,44 @@ def test_arrows_go_down():
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             rooms = {name.split(".")[1] for name in names if name.startswith("slca.")}
             assert rooms <= {"chat", "types", "tasks"}, file
+
+
+def chunked(monkeypatch, tmp_path, parts, sums):
+    """A package whose file lies in chunks in packages of their own, as importlib sees them."""
+
+    def install(name, version, files, requires=()):
+        info = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {r}" for r in requires)]
+        (info / "METADATA").write_text("\n".join(lines) + "\n")
+        (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+        for file, content in files.items():
+            (tmp_path / file).parent.mkdir(exist_ok=True)
+            (tmp_path / file).write_bytes(content)
+        return importlib.metadata.PathDistribution(info)
+
+    names = [f"big-part{i + 1}" for i in range(len(parts))]
+    known = {
+        name: install(name, 1, {f"big_part{i + 1}/m.gguf.part{i:02}": content})
+        for i, (name, content) in enumerate(zip(names, parts))
+    }
+    requires = ["numpy", *(f"{name}==1" for name in reversed(names))]
+    known["big"] = install("big", 1, {"big/SHA256SUMS": f"{sums}  m.gguf\n".encode()}, requires)
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: known[name])
+    monkeypatch.setattr(gguf_file, "CACHE", tmp_path / "cache")
+
+
+def test_chunk_packages_are_joined_once(monkeypatch, tmp_path):
+    content = bytes(range(256)) * 9
+    chunked(monkeypatch, tmp_path, [content[:1000], content[1000:1001], content[1001:]], hashlib.sha256(content).hexdigest())
+    path = gguf_file.locate("gguf:big")
+    assert path == tmp_path / "cache" / "m.gguf" and path.read_bytes() == content
+    written = path.stat().st_mtime_ns
+    assert gguf_file.locate("gguf:big") == path and path.stat().st_mtime_ns == written
+
+
+def test_damaged_chunks_are_refused(monkeypatch, tmp_path):
+    chunked(monkeypatch, tmp_path, [b"ab", b"c"], hashlib.sha256(b"abd").hexdigest())
+    with pytest.raises(ValueError, match="its 2 chunks do not make the file that the package promises"):
+        gguf_file.locate("gguf:big")
+    assert not list((tmp_path / "cache").iterdir())

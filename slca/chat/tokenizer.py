@@ -155,6 +155,10 @@ class FastTokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         return self.full.decode(list(ids), skip_special_tokens=False)
 
+    def piece(self, i: int) -> str:
+        """How the vocabulary spells an id: `<0xE2>` or byte-level letters where it is part of a character, "" = no token."""
+        return self.full.id_to_token(i) or ""
+
 
 def _is_text(added: str) -> bool:
     return added in TEXT_TOKENS or not added.strip(" \t\n\r▁")
@@ -198,6 +202,10 @@ class SentencePieceTokenizer:
             return piece.encode() if self.pieces.is_control(i) else piece.replace("▁", " ").encode()
 
         return [of(i) for i in range(self.size)]
+
+    def piece(self, i: int) -> str:
+        """See `FastTokenizer.piece`."""
+        return self.pieces.id_to_piece(i)
 
     def encode(self, text: str) -> list[int]:
         first, *others = (self.pieces.encode(part) for part in sound(text).split("▁"))

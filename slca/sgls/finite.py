@@ -194,7 +194,18 @@ def _step(span: float) -> float:
 
 
 def _literal(values: list[Any]) -> Finite:
-    return Finite({"enum": values}, max((len(json.dumps(value, ensure_ascii=False).encode()) for value in values), default=0))
+    return Finite({"enum": values}, max(_spelled(value) for value in values))
+
+
+def _spelled(value: Any) -> int:
+    """Bytes of a value as a grammar spells it: numbers without an exponent, one separator more than there are."""
+    if isinstance(value, dict):
+        return 2 + sum(_spelled(key) + _spelled(part) + 4 for key, part in value.items())
+    if isinstance(value, list):
+        return 2 + sum(_spelled(part) + 2 for part in value)
+    if isinstance(value, float):
+        return len(f"{Decimal(repr(value)):f}")
+    return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
 
 def _either(parts: list[Finite]) -> Finite | None:

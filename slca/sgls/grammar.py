@@ -1,14 +1,14 @@
 """Schema-constrained decoding: JSON Schemas made finite, and the token masks that keep a model inside them.
 
 `bounded` narrows a schema until every body it allows fits a token budget, so even random weights end in valid JSON in time.
-`Constraint` turns grammars into bitmasks on the host, one row a reply, by llguidance (extra `grammar`); the sampler adds them to
-its logits.
+`Constraint` turns a grammar into bitmasks on the host, by llguidance (extra `grammar`); the sampler masks its logits with them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -51,17 +51,25 @@ def bounded(schema: Mapping[str, Any], max_tokens: int) -> dict[str, Any]:
 
 def compile(schema: Mapping[str, Any], max_tokens: int) -> str:
     """The grammar of `bounded(schema, max_tokens)`, in llguidance's form. Raises NoGrammar; ImportError without llguidance."""
-    return _compiled(json.dumps(schema), max_tokens)
+    found = _compiled(json.dumps(schema), max_tokens)
+    if isinstance(found, NoGrammar):
+        raise found
+    return found
 
 
 @lru_cache(maxsize=4096)
-def _compiled(text: str, max_tokens: int) -> str:
+def _compiled(text: str, max_tokens: int) -> str | NoGrammar:
+    """A failure is remembered as well: what has no grammar has none the next time, and finding that out takes long."""
     from llguidance import LLMatcher
 
-    grammar = LLMatcher.grammar_from_json_schema(bounded(json.loads(text), max_tokens), overrides=_LAYOUT)
-    if fault := LLMatcher.validate_grammar(grammar):
-        raise NoGrammar(fault[:300])
-    return grammar
+    try:
+        grammar = LLMatcher.grammar_from_json_schema(bounded(json.loads(text), max_tokens), overrides=_LAYOUT)
+        fault = LLMatcher.validate_grammar(grammar)
+    except NoGrammar as error:
+        return error.with_traceback(None)
+    except ValueError as error:  # half surrogates
+        fault = f"{type(error).__name__}: {error}"
+    return NoGrammar(fault[:300]) if fault else grammar
 
 
 def available() -> bool:
@@ -72,19 +80,39 @@ def available() -> bool:
 
 
 def vocabulary(tokenizer: Tokenizer) -> Any:
-    """llguidance's view of a tokenizer: the text of every id. Control ids and pieces of characters are never allowed.
+    """llguidance's view of a tokenizer: the bytes of every id. Control ids are never allowed.
 
-    Texts come from decoding behind an anchor, because many decoders drop the space of a first token.
+    Texts come from decoding behind an anchor, because many decoders drop the space of a first token. What is only a piece of a
+    character (byte tokens) has no text; its bytes are read from its name, or it is never allowed either.
     """
     import llguidance
 
     anchor = tokenizer.encode("x")
     skipped = len(tokenizer.decode(anchor))
     hidden = set(tokenizer.control.values()) | set(tokenizer.stop_ids)
-    texts = ["" if i in hidden else tokenizer.decode([*anchor, i])[skipped:] for i in range(tokenizer.size)]
-    unusable = {i for i, text in enumerate(texts) if not text or "\ufffd" in text}
-    view = _View(tokenizer, [b"" if i in unusable else text.encode() for i, text in enumerate(texts)], sorted(unusable))
+    tokens = []
+    for i in range(tokenizer.size):
+        text = "" if i in hidden else tokenizer.decode([*anchor, i])[skipped:]
+        tokens.append(_part(tokenizer, i) if "\ufffd" in text else text.encode())
+    view = _View(tokenizer, tokens, [i for i, token in enumerate(tokens) if not token])
     return llguidance.LLTokenizer(llguidance.TokenizerWrapper(view), slices=[])
+
+
+def _part(tokenizer: Tokenizer, i: int) -> bytes:
+    """The bytes of a token that is a piece of a character: `<0xE2>`, or byte-level letters (GPT-2's table). b"" = unknown."""
+    spelled = getattr(tokenizer, "piece", lambda i: "")(i)
+    if found := re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", spelled):
+        return bytes([int(found[1], 16)])
+    table = _byte_letters()
+    return bytes(table[letter] for letter in spelled) if all(letter in table for letter in spelled) else b""
+
+
+@lru_cache(maxsize=1)
+def _byte_letters() -> dict[str, int]:
+    """The letter of each byte in byte-level BPE: itself where it can be seen, the others in order from U+0100."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(rest)}
 
 
 class _View:
@@ -104,42 +132,41 @@ class _View:
 
 
 class Constraint:
-    """The state of B grammars while their rows are sampled; a row without grammar (None) may take any token.
+    """One row's grammar while the row is sampled (see `slca.rollout.constraint.Constraint`).
 
-    vocabulary: see `vocabulary`. Raises ValueError where a grammar does not compile.
+    vocabulary: see `vocabulary`. Raises ValueError where the grammar does not compile.
     """
 
-    def __init__(self, vocabulary: Any, grammars: Sequence[str | None]):
+    def __init__(self, vocabulary: Any, grammar: str):
         import llguidance
 
         self._size = vocabulary.vocab_size
-        self._rows = [None if grammar is None else llguidance.LLMatcher(vocabulary, grammar) for grammar in grammars]
-        for b, row in enumerate(self._rows):
-            if row is not None and row.is_error():
-                raise ValueError(f"row {b}: {row.get_error()[:300]}")
+        self._matcher = llguidance.LLMatcher(vocabulary, grammar)
+        if self._matcher.is_error():
+            raise ValueError(self._matcher.get_error()[:300])
 
-    def mask(self) -> Int[np.ndarray, "B W"]:
-        """Bit v % 32 of word v // 32 of row b says whether token v may come next (int32, W = ceil(V / 32))."""
+    def mask(self) -> Int[np.ndarray, " W"]:
+        """Bit v % 32 of word v // 32 says whether token v may come next (int32, W = ceil(V / 32)); after a fault none may."""
         from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
-        mask = allocate_token_bitmask(len(self._rows), self._size)
-        for b, row in enumerate(self._rows):
-            if row is not None:
-                fill_next_token_bitmask(row, mask, b)
-        return mask
+        mask = allocate_token_bitmask(1, self._size)
+        if self._matcher.is_error():
+            mask[:] = 0
+        else:
+            fill_next_token_bitmask(self._matcher, mask, 0)
+        return mask[0]
 
-    def advance(self, tokens: Int[np.ndarray, "B"]) -> None:
-        """Take one token a row; rows that have stopped ignore it."""
-        for row, token in zip(self._rows, tokens):
-            if row is not None and not row.is_stopped():
-                row.consume_token(int(token))
+    def advance(self, token: int) -> None:
+        """Take the token that was sampled; a finished grammar ignores it."""
+        if not self._matcher.is_stopped():
+            self._matcher.consume_token(int(token))
 
-    def stopped(self) -> Bool[np.ndarray, "B"]:
-        """Rows whose grammar is finished: only the stop token may follow."""
-        return np.array([row is not None and row.is_stopped() for row in self._rows])
+    def stopped(self) -> bool:
+        """Whether the grammar is finished: only a stop token may follow."""
+        return bool(self._matcher.is_stopped()) and not self._matcher.is_error()
 
 
-def unpacked(mask: Int[np.ndarray, "B W"], size: int) -> Bool[np.ndarray, "B V"]:
+def unpacked(mask: Int[np.ndarray, " W"], size: int) -> Bool[np.ndarray, " V"]:
     """A bitmask as booleans."""
-    bits = (mask[:, :, None] >> np.arange(32, dtype=np.int32)) & 1
-    return bits.reshape(len(mask), -1)[:, :size].astype(bool)
+    bits = (mask[:, None] >> np.arange(32, dtype=np.int32)) & 1
+    return bits.reshape(-1)[:size].astype(bool)

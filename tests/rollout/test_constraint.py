@@ -1,7 +1,6 @@
 """Rows held to a grammar, beside rows that are free."""
 
 import json
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -150,14 +149,8 @@ def test_a_grammar_holds_random_weights_to_a_schema():
     schema = {"type": "object", "properties": {"on": {"type": "boolean"}, "n": {"enum": [1, 20]}}, "required": ["on", "n"]}
     view, text = grammar.vocabulary(tokenizer), grammar.compile(schema, 80)
 
-    def held():
-        whole = grammar.Constraint(view, [text])
-        return SimpleNamespace(
-            mask=lambda: whole.mask()[0], advance=lambda token: whole.advance([token]), stopped=lambda: bool(whole.stopped()[0])
-        )
-
     for sample in range(6):
-        scheduler.submit([7, 8], prompt_key=0, sample=sample, budget=80, constraint=held())
+        scheduler.submit([7, 8], prompt_key=0, sample=sample, budget=80, constraint=grammar.Constraint(view, text))
     bodies = []
     while scheduler.busy:
         for row in scheduler.step():

@@ -12,22 +12,19 @@ def random_model(tokenizer, seed=0):
     """A `generate` callable over `tokenizer` whose every choice is uniform among the allowed tokens."""
     view, rng = vocabulary(tokenizer), np.random.default_rng(seed)
 
-    def generate(prompts, grammars, max_tokens, temperature):
-        constraint = Constraint(view, grammars)
-        rows = [[] for _ in prompts]
-        done = np.zeros(len(prompts), bool)
-        for _ in range(max_tokens):
-            allowed = unpacked(constraint.mask(), tokenizer.size)
-            noise = np.where(allowed, rng.random(allowed.shape), -1.0)
-            tokens = noise.argmax(-1)
-            for b, token in enumerate(tokens):
-                if not done[b]:
-                    rows[b].append(int(token))
-            done |= np.isin(tokens, tokenizer.stop_ids)
-            constraint.advance(tokens)
-            if done.all():
+    def generate(prompts, grammars, max_tokens, temperature, seeds=()):
+        return [reply(None if grammar is None else Constraint(view, grammar), max_tokens) for grammar in grammars]
+
+    def reply(constraint, max_tokens):
+        ids = []
+        while len(ids) < max_tokens and not (constraint and constraint.stopped()):
+            allowed = unpacked(constraint.mask(), tokenizer.size) if constraint else np.ones(tokenizer.size, bool)
+            token = int(rng.choice(np.flatnonzero(allowed)))
+            if token in tokenizer.stop_ids:
                 break
-        ends = [row[:-1] if row[-1] in tokenizer.stop_ids else row for row in rows]
-        return [Generated(tokenizer.decode(ids), len(row), 10) for ids, row in zip(ends, rows)]
+            ids.append(token)
+            if constraint:
+                constraint.advance(token)
+        return Generated(tokenizer.decode(ids), len(ids), 10)
 
     return generate

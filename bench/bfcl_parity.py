@@ -28,6 +28,7 @@ from typing import Any
 from bench.bfcl_damage import DAMAGES
 from slca.chat.lenient import parse_lenient
 from slca.chat.parse import parse
+from slca.evals.bfcl_answers import SOURCE, first, sources
 from slca.rewards.values import typed
 from slca.tasks.schema import ToolSet
 from slca.types import ToolCall
@@ -36,7 +37,6 @@ CATEGORIES = (
     "simple_python", "simple_java", "simple_javascript", "multiple", "parallel", "parallel_multiple",
     "live_simple", "live_multiple", "live_parallel", "live_parallel_multiple",
 )  # fmt: skip
-SOURCE = ("simple_java", "simple_javascript")  # arguments are source text
 MODEL = "slca"
 UNEXPLAINED = "unexplained"
 
@@ -161,27 +161,14 @@ def entries(data: Path) -> Iterator[Entry]:
             functions = shown = row["function"]
             truth = accepted = truths[row["id"]]
             if category in SOURCE:
-                accepted = [{tool: _sources(options, functions[0]) for tool, options in call.items()} for call in truth]
+                accepted = [{tool: sources(options, functions[0]) for tool, options in call.items()} for call in truth]
                 shown = _as_text(functions)
-            calls = [(tool, _first(options)) for call in accepted for tool, options in call.items()]
+            calls = [(tool, first(options)) for call in accepted for tool, options in call.items()]
             yield Entry(row["id"], category, functions, truth, accepted, calls, ToolSet.load(shown))
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-
-
-def _first(accepted: dict[str, list[Any]]) -> dict[str, Any]:
-    """The first accepted value of each argument; "" stands for one that may be left out."""
-    firsts = {key: next((one for one in options if one != ""), None) for key, options in accepted.items()}
-    return {key: _plain(one) for key, one in firsts.items() if one is not None}
-
-
-def _plain(one: Any) -> Any:
-    """An accepted value as a call has it; objects in the ground truth hold lists of accepted values again."""
-    if isinstance(one, dict) and all(isinstance(options, list) for options in one.values()):
-        return _first(one)
-    return [_plain(part) for part in one] if isinstance(one, list) else one
 
 
 def _as_text(functions: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -192,27 +179,6 @@ def _as_text(functions: list[dict[str, Any]]) -> list[dict[str, Any]]:
             part["type"] = "string"
             part.pop("items", None), part.pop("properties", None)
     return shown
-
-
-def _sources(accepted: dict[str, list[Any]], function: dict[str, Any]) -> dict[str, list[str]]:
-    properties = function["parameters"]["properties"]
-    kinds = {key: (part["type"], part.get("items", {}).get("type", "")) for key, part in properties.items()}
-    return {key: [one if one == "" else _source(one, *kinds[key]) for one in options] for key, options in accepted.items()}
-
-
-def _source(value: Any, kind: str, item: str = "") -> str:
-    """A value as Java or JavaScript source text, in the forms that the official converters read."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return f"{value}{ {'long': 'L', 'Bigint': 'n'}.get(kind, '') }"
-    if isinstance(value, list) and kind in ("Array", "ArrayList"):
-        parts = ", ".join(f'"{part}"' if kind == "ArrayList" and item == "String" else _source(part, item) for part in value)
-        return f"new Object[]{{{parts}}}" if kind == "Array" else f"new ArrayList<>(Arrays.asList({parts}))"
-    if isinstance(value, dict) and kind == "HashMap":
-        puts = (f'put("{key}", {json.dumps(_plain(options[0]))});' for key, options in value.items())
-        return f"new HashMap<>() {{{{ {' '.join(puts)} }}}}"
-    return value if isinstance(value, str) else json.dumps(_plain(value))
 
 
 # Comparison

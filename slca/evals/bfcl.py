@@ -1,0 +1,312 @@
+"""Score a policy on BFCL with its official grader, unchanged, in a virtual environment of its own.
+
+    python -m slca.evals.bfcl --setup                                             # once: 570 MB, about a minute
+    python -m slca.evals.bfcl --checkpoint=runs/tiny-slca --categories=simple_python,multiple
+    python -m slca.evals.bfcl --checkpoint=models/Qwen2.5-7B-Instruct --paper-subset --context=32768
+    python -m slca.evals.bfcl --url=http://127.0.0.1:8000/v1 --model=policy --categories=multi_turn_base
+    python -m slca.evals.bfcl --oracle --damage=dropped --categories=parallel     # what the ground truth itself scores
+
+Greedy by default. Test data: never train on it, filter by it or choose a checkpoint with it.
+Beside each score stand its Wilson 95 % interval, what doing nothing scores (floor) and what the ground truth scores (ceiling),
+both by the same grader on the same entries. There is no "overall": it needs categories that cannot run offline.
+Exit codes: 0 scored (or set up); 2 the command, the checkpoint or the grader's environment is wrong; 1 generation or grading failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slca.evals.graders import BFCL, GraderError, run
+
+if TYPE_CHECKING:
+    from slca.evals.bfcl_generate import Answer, Worker
+    from slca.evals.chat import Chat
+
+# What the paper reports (arXiv 2609.29050, evaluation): its tables leave out irrelevance, relevance and long context.
+PAPER = (
+    "simple_python", "multiple", "parallel", "parallel_multiple", "simple_java", "simple_javascript", "live_simple",
+    "live_multiple", "live_parallel", "live_parallel_multiple", "multi_turn_base", "multi_turn_miss_func", "multi_turn_miss_param",
+)  # fmt: skip
+DEFAULT = ("simple_python", "multiple", "parallel", "parallel_multiple", "irrelevance")
+OWN, CEILING, FLOOR = "slca", "slca-ceiling", "slca-floor"  # names in the official files; an underscore is not allowed there
+ROUTE = "chat template of the policy, tools as JSON Schema, names with their dots, history rendered afresh at each step"
+SERVED = "chat completions of the endpoint, tools as JSON Schema, names with their dots"
+GRADE_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Score:
+    """Of one category. n: graded entries; correct: by the official grader; called: share of them with any decodable call;
+    floor and ceiling: what doing nothing and the ground truth score on these entries; skipped: prompts beyond the context, not in n;
+    cut: conversations that ran out of context or rounds, wrong."""
+
+    category: str
+    n: int
+    correct: int
+    called: float
+    floor: float
+    ceiling: float
+    skipped: int
+    cut: int
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m slca.evals.bfcl", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    who = parser.add_argument_group("who answers (one of)")
+    who.add_argument("--checkpoint", metavar="PATH", help="workdir, step folder, Hugging Face folder or gguf:NAME")
+    who.add_argument("--url", help="OpenAI-compatible endpoint, e.g. http://127.0.0.1:8000/v1 (with --model)")
+    who.add_argument("--oracle", action="store_true", help="the ground truth")
+    who.add_argument("--silent", action="store_true", help="text, never a call")
+    parser.add_argument("--model", default="", help="model name at the endpoint")
+    parser.add_argument("--key-env", default="SLCA_EVAL_KEY", metavar="NAME", help="environment variable that holds its key")
+    parser.add_argument("--damage", default="", metavar="KIND", help="with --oracle: how every second answer is damaged")
+    what = parser.add_argument_group("what")
+    what.add_argument(
+        "--categories", default="", metavar="A,B", help=f"default {','.join(DEFAULT)}; or single_turn, multi_turn"
+    )
+    what.add_argument(
+        "--paper-subset", action="store_true", help="the 13 categories of the paper (it used v3 data, this is v4)"
+    )
+    what.add_argument("--limit", type=int, default=0, metavar="N", help="the first N entries of each category")
+    how = parser.add_argument_group("how")
+    how.add_argument(
+        "--parse", choices=("official", "strict"), help="who decodes calls: the package, or training's strict parser"
+    )
+    how.add_argument("--temperature", type=float, default=0.0, help="0 = greedy")
+    how.add_argument("--seed", type=int, default=0, help="of the draws at a temperature above 0")
+    how.add_argument("--max-tokens", type=int, default=512, metavar="N", help="tokens of a reply")
+    how.add_argument("--context", type=int, default=4096, metavar="N", help="prompt and reply, tokens (at most the model's)")
+    how.add_argument("--slots", type=int, default=16, metavar="N", help="rows decoded together, or requests in flight")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="default runs/bfcl-<time>")
+    parser.add_argument(
+        "--venv", default="", metavar="DIR", help=f"the grader's environment (default ${BFCL.variable} or the cache)"
+    )
+    parser.add_argument("--setup", action="store_true", help="make the grader's environment and stop")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = arguments()
+    options = parser.parse_args(argv)
+    try:
+        if options.setup:
+            BFCL.setup(options.venv)
+            return 0
+        check(parser, options)
+        python = BFCL.python(options.venv)
+    except GraderError as error:
+        return _say(error, 2)
+    from slca.evals.bfcl_generate import Worker
+    from slca.sgls.endpoint import EndpointError
+
+    out = options.out or Path("runs") / f"bfcl-{time.strftime('%Y%m%d-%H%M%S')}"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with Worker(python, out.resolve(), lambda text: print(text, file=sys.stderr)) as worker:
+            found = evaluate(options, python, out.resolve(), worker)
+    except (ValueError, OSError) as error:
+        return _say(error, 2)
+    except (GraderError, EndpointError) as error:
+        return _say(error, 1)
+    report(found, options, out)
+    return 0
+
+
+def _say(error: BaseException, code: int) -> int:
+    print(f"slca.evals.bfcl: {error}", file=sys.stderr)
+    return code
+
+
+def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Usage faults that need no grader."""
+    from slca.evals.bfcl_answers import DAMAGES
+
+    if sum(map(bool, (options.checkpoint, options.url, options.oracle, options.silent))) != 1:
+        parser.error("say who answers: one of --checkpoint, --url, --oracle, --silent (or --setup)")
+    if options.url and not options.model:
+        parser.error("--url needs --model, the name at the endpoint")
+    if options.damage and (not options.oracle or options.damage not in DAMAGES):
+        parser.error(f"--damage={options.damage}: with --oracle, one of {', '.join(DAMAGES)}")
+    if options.categories and options.paper_subset:
+        parser.error("--categories and --paper-subset exclude each other")
+    for name in ("max_tokens", "context", "slots"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name.replace('_', '-')}={getattr(options, name)}: must be above 0")
+    if options.limit < 0 or options.temperature < 0:
+        parser.error("--limit and --temperature must not be negative")
+
+
+def categories(options: argparse.Namespace, known: dict[str, list[str]]) -> list[str]:
+    """Category names, groups expanded. Raises ValueError for an unknown one, and for agentic ones that only an oracle can answer."""
+    if options.paper_subset:
+        return list(PAPER)
+    asked = [name.strip() for name in options.categories.split(",") if name.strip()] or list(DEFAULT)
+    names = list(dict.fromkeys(part for name in asked for part in known.get(name, [name])))
+    every = [name for group in known.values() for name in group]
+    if unknown := [name for name in names if name not in every]:
+        raise ValueError(f"--categories: unknown {', '.join(unknown)}; choose of {', '.join((*known, *every))}")
+    agentic = [name for name in names if name in known["agentic"]]
+    if agentic and not (options.oracle or options.silent):
+        raise ValueError(
+            f"--categories: {', '.join(agentic)} need a paid search API, a hub's embedding model or memories of earlier chats; "
+            "not run here (--oracle and --silent are graded)"
+        )
+    return names
+
+
+def evaluate(options: argparse.Namespace, python: Path, root: Path, worker: Worker) -> list[Score]:
+    """Generate, write the official files, grade. Raises ValueError, GraderError, EndpointError."""
+    from slca.evals.bfcl_answers import oracle, silent
+
+    names = categories(options, worker.categories())
+    entries = {name: worker.entries(name)[: options.limit or None] for name in names}
+    every = [entry for rows in entries.values() for entry in rows]
+    chat, how, wire = answerer(options, every)
+    answers: dict[str, list[Answer]] = {}
+    for name in names:
+        began = time.monotonic()
+        answers[name] = _answers(entries[name], chat, worker, how, wire)
+        print(f"{name}: {len(entries[name])} entries answered in {time.monotonic() - began:.1f} s", file=sys.stderr)
+        kept = {answer.id for answer in answers[name] if not answer.skipped}
+        graded = [entry for entry in entries[name] if entry["id"] in kept]
+        _write(root, OWN, name, [answer for answer in answers[name] if answer.id in kept])
+        for who, policy in ((CEILING, oracle(graded)), (FLOOR, silent)):
+            _write(root, who, name, _answers(graded, policy, worker, "official", "hermes") if graded else [])
+    correct = grade(python, root, [name for name in names if any(not answer.skipped for answer in answers[name])])
+    return [_score(name, answers[name], correct) for name in names]
+
+
+def answerer(options: argparse.Namespace, entries: Sequence[Any]) -> tuple[Chat, str, str]:
+    """(who answers, parse mode, wire)."""
+    from slca.evals.bfcl_answers import oracle, silent
+    from slca.evals.chat import Endpoint, Sampled
+
+    if options.oracle or options.silent:
+        return (oracle(entries, options.damage) if options.oracle else silent), options.parse or "official", "hermes"
+    if options.url:
+        client = Endpoint(
+            options.url, options.model, key_env=options.key_env, max_tokens=options.max_tokens,
+            temperature=options.temperature, concurrency=options.slots,
+        )  # fmt: skip
+        options.parse = "endpoint"
+        return client, "official", "hermes"
+    from slca.restore import policy_of
+
+    policy = policy_of(options.checkpoint)
+    wire = policy.config.chat.wire
+    options.parse = options.parse or ("official" if wire == "hermes" else "strict")
+    if options.parse == "official" and wire != "hermes":
+        raise ValueError(
+            f"--parse=official: the package's decoder reads Hermes text, the policy writes {wire}; use --parse=strict"
+        )
+    chat = Sampled(
+        policy, slots=options.slots, context=options.context, max_tokens=options.max_tokens,
+        temperature=options.temperature, seed=options.seed,
+    )  # fmt: skip
+    return chat, options.parse, wire
+
+
+def _answers(entries: Sequence[Any], chat: Chat, worker: Worker, how: str, wire: str) -> list[Answer]:
+    from slca.evals.bfcl_generate import multi_turn, single_turn
+
+    if entries and entries[0]["id"].startswith("multi_turn"):
+        return multi_turn(entries, chat, worker, how, wire)
+    answers = single_turn(entries, chat, how, wire)
+    if entries and entries[0]["id"].startswith(("memory", "web_search")):  # graded as one turn of steps
+        for answer in answers:
+            answer.result = [[answer.result]]
+    return answers
+
+
+def _write(root: Path, model: str, category: str, answers: Sequence[Answer]) -> None:
+    """An official result file. The grader finds it at any depth below the model's folder."""
+    file = root / "result" / model / f"BFCL_v4_{category}_result.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if answers:
+        file.write_text("".join(json.dumps(answer.row(), ensure_ascii=False) + "\n" for answer in answers), encoding="utf-8")
+
+
+def grade(python: Path, root: Path, names: Sequence[str]) -> dict[tuple[str, str], tuple[int, int]]:
+    """(model, category) -> (correct, graded), as the official command line says in its score files."""
+    from slca.evals.bfcl_generate import WORKER
+
+    if not names:
+        return {}
+    command = [
+        str(python), str(WORKER), "evaluate", "--model", ",".join((OWN, CEILING, FLOOR)), "--test-category", ",".join(names),
+        "--partial-eval",
+    ]  # fmt: skip
+    run(command, {"BFCL_PROJECT_ROOT": str(root)}, root / "evaluate.log", GRADE_SECONDS)
+    (root / "score" / "data_overall.csv").unlink(missing_ok=True)  # counts categories that were not run as 0
+    scores = {}
+    for model in (OWN, CEILING, FLOOR):
+        for name in names:
+            (file,) = (root / "score" / model).rglob(f"BFCL_v4_{name}_score.json")
+            with file.open(encoding="utf-8") as lines:
+                header = json.loads(next(lines))
+            scores[model, name] = header["correct_count"], header["total_count"]
+    return scores
+
+
+def _score(name: str, answers: Sequence[Answer], graded: dict[tuple[str, str], tuple[int, int]]) -> Score:
+    kept = [answer for answer in answers if not answer.skipped]
+    correct, n = graded.get((OWN, name), (0, 0))
+    if n != len(kept):
+        raise GraderError(f"{name}: {len(kept)} answers were written, {n} were graded")
+    floor, ceiling = (graded[who, name][0] / n if n else float("nan") for who in (FLOOR, CEILING))
+    return Score(
+        name, n, correct, sum(answer.calls > 0 for answer in kept) / max(1, n), floor, ceiling,
+        len(answers) - n, sum(answer.cut for answer in kept),
+    )  # fmt: skip
+
+
+def report(scores: Sequence[Score], options: argparse.Namespace, out: Path) -> None:
+    """Print the table and write scores.json."""
+    from slca.evals.stats import wilson
+
+    who = options.checkpoint or (
+        f"{options.model} at {options.url}" if options.url else "oracle" if options.oracle else "silent"
+    )
+    route = SERVED if options.url else ROUTE
+    lines = [
+        f"BFCL v4, {BFCL.package} {BFCL.version}, official `bfcl evaluate`; {who}{f', damage {options.damage}' if options.damage else ''}",
+        f"prompt route: {route}; parse: {options.parse or 'official'}; temperature {options.temperature:g}, seed {options.seed}, "
+        f"{options.max_tokens} tokens a reply, context {options.context}",
+        "",
+        f"{'category':24} {'n':>5} {'score':>7}  {'95 % interval':>15} {'floor':>7} {'ceiling':>8} {'with a call':>12} "
+        f"{'skipped':>8} {'cut':>5}",
+    ]
+    for score in scores:
+        interval = wilson(score.correct, score.n)
+        lines.append(
+            f"{score.category:24} {score.n:5d} {interval.mean:7.1%}  {f'{interval.low:.1%} to {interval.high:.1%}':>15} "
+            f"{score.floor:7.1%} {score.ceiling:8.1%} {score.called:12.1%} {score.skipped:8d} {score.cut:5d}"
+        )
+    lines += ["", "floor: never a call; ceiling: the ground truth; skipped for context: not in n; cut: ended early, wrong."]
+    if any("irrelevance" in score.category for score in scores):
+        lines.append("Irrelevance rewards silence: read it beside the share of entries with a call.")
+    if options.paper_subset:
+        lines.append(
+            "The paper's categories, on v4 data; the paper scored v3 data with another harness: not comparable point by point."
+        )
+    if options.limit:
+        lines.append(f"The first {options.limit} entries of each category, not the category.")
+    print("\n".join(lines))
+    settings = {key: value for key, value in vars(options).items() if isinstance(value, str | int | float | bool)}
+    record = {"package": f"{BFCL.package} {BFCL.version}", "data": "v4", "route": route, "who": who, "settings": settings}
+    text = json.dumps({**record, "scores": [asdict(score) for score in scores]}, indent=1)
+    (out / "scores.json").write_text(text, encoding="utf-8")
+    print(f"files: {out}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

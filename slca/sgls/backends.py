@@ -23,7 +23,8 @@ class Request:
 
     transcript: earlier (call, observation) pairs that the reply may depend on, None = stateless; state: the rollout's store, None unless
     state = kv; the answer is then {"response": body, "state_patch": {...}}. deadline: `time.monotonic()` value;
-    examples: recorded bodies of this tool; fault: why the last reply was refused ("" = first try).
+    examples: recorded bodies of this tool; fault: why the last reply was refused ("" = first try); seed: 31 bits that name the
+    random draws, the same for all who are to get the same answer.
     """
 
     call: ToolCall
@@ -34,6 +35,7 @@ class Request:
     state: Mapping[str, Any] | None = None
     examples: tuple[str, ...] = ()
     fault: str = ""
+    seed: int = 0
 
     @property
     def schema(self) -> dict[str, Any] | None:
@@ -155,7 +157,9 @@ def make(name: str, options: Options, generate: Callable[..., Any] | None) -> Ba
 
         if generate is None:
             raise ValueError("sgls.backend=jax needs generate=: the callable that samples from the model")
-        return Local(generate, temperature=options.temperature, max_tokens=options.max_tokens, paper=options.paper)
+        return Local(
+            generate, model=options.model, temperature=options.temperature, max_tokens=options.max_tokens, paper=options.paper
+        )
     raise ValueError(f"sgls.backend={name!r}: one of scripted, jax, openai")
 
 

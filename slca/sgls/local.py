@@ -1,7 +1,9 @@
 """The backend that asks a model of ours: calls that arrive together are sampled together.
 
-`generate(prompts, grammars, max_tokens, temperature)` is handed in by the caller (the same scheduler and sampler as the
-policy's): prompts are chat messages, grammars llguidance texts or None, one a prompt; it returns one `Generated` a prompt.
+`generate(prompts, grammars, max_tokens, temperature, seeds)` is handed in by the caller (`slca.simulate.Frozen`: the same
+scheduler and sampler as the policy's). prompts are chat messages; grammars llguidance texts or None; seeds name the random
+draws, so that a reply depends on its prompt and seed alone. It returns one `Generated` a prompt, or a BackendError where a
+prompt has no reply.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from slca.sgls.backends import BackendError, Reply, Request, messages
 
 GATHER_SECONDS = 0.005  # how long the first call of a batch waits for company
 MAX_BATCH = 64  # calls sampled together
+CLOSE_SECONDS = 10.0  # that `close` waits for the model's thread
 
 # A body where nothing is declared: a grammar needs something finite.
 UNDECLARED = {
@@ -38,22 +41,24 @@ class Generated(NamedTuple):
 
 class Generate(Protocol):
     def __call__(
-        self, prompts: Sequence[list[dict[str, str]]], grammars: Sequence[str | None], max_tokens: int, temperature: float
-    ) -> Sequence[Generated]: ...
+        self, prompts: Sequence[list[dict[str, str]]], grammars: Sequence[str | None], max_tokens: int, temperature: float,
+        seeds: Sequence[int],
+    ) -> Sequence[Generated | BackendError]: ...  # fmt: skip
 
 
 class Local:
     """A model behind a `generate` callable, held to the response schema by a grammar where llguidance is installed.
 
-    paper: the published prompt and no grammar.
+    model: its name, part of every cache key; paper: the published prompt and no grammar. Attributes of `generate` are used
+    where it has them: counts (counters by name) and close().
     """
 
     name = "jax"
     deterministic = False
 
-    def __init__(self, generate: Generate, *, temperature: float, max_tokens: int, paper: bool = False):
+    def __init__(self, generate: Generate, *, model: str, temperature: float, max_tokens: int, paper: bool = False):
         self.temperature, self.max_tokens, self.paper = temperature, max_tokens, paper
-        self.identity = f"jax:{'paper' if paper else prompts.VERSION}"
+        self.identity = f"jax:{model}:{'paper' if paper else prompts.VERSION}"
         self.counted: Counter[str] = Counter()
         self._generate = generate
         self._constrained = not paper and grammar.available()
@@ -76,10 +81,15 @@ class Local:
         return Reply(generated.text, generated.tokens, generated.prompt_tokens)
 
     def counts(self) -> Mapping[str, float]:
-        return {f"local/{name}": float(count) for name, count in self.counted.items()}
+        counted = {**self.counted, **getattr(self._generate, "counts", {})}
+        return {f"local/{name}": float(count) for name, count in counted.items()}
 
     def close(self) -> None:
+        """Let the model go; replies still being sampled fail."""
+        getattr(self._generate, "close", lambda: None)()
         self._waiting.put(None)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(CLOSE_SECONDS)
 
     def _serve(self) -> None:
         while (first := self._waiting.get()) is not None:
@@ -102,15 +112,19 @@ class Local:
         grammars = [self._grammar(request) for request, _ in batch]
         self.counted["batches"] += 1
         try:
-            replies = self._generate(asked, grammars, self.max_tokens, self.temperature)
+            seeds = [request.seed for request, _ in batch]
+            replies = self._generate(asked, grammars, self.max_tokens, self.temperature, seeds)
             if len(replies) != len(batch):
                 raise ValueError(f"generate returned {len(replies)} replies for {len(batch)} prompts")
         except Exception as error:  # the model's engine failed; its callers, not the run, hear of it
             for _, future in batch:
                 future.set_exception(BackendError(f"generate/{type(error).__name__}"))
             return
-        for (_, future), generated in zip(batch, replies):
-            future.set_result(generated)
+        for (_, future), reply in zip(batch, replies):
+            if isinstance(reply, BackendError):
+                future.set_exception(reply)
+            else:
+                future.set_result(reply)
 
     def _grammar(self, request: Request) -> str | None:
         if not self._constrained:

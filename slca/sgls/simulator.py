@@ -60,8 +60,8 @@ class Simulator:
 
     @classmethod
     def from_config(cls, section: Mapping[str, Any], **extra: Any) -> Simulator:
-        """From the section `sgls` of a config; `extra` are the arguments that no config holds (generate, replays)."""
-        return cls(**dict(section.items()), **extra)
+        """From the section `sgls` of a config; `extra`: arguments that no config holds (generate, replays), or that win over it."""
+        return cls(**(dict(section.items()) | extra))
 
     @property
     def deterministic(self) -> bool:
@@ -183,6 +183,7 @@ class Simulator:
             transcript=transcript,
             state=dict(context.state) if self.options.state == "kv" else None,
             examples=() if self.options.paper else tuple(self._examples.get(call.name, ())),
+            seed=_seed(context, group, alone=self.options.cache == "none"),
         )
 
     def _answer(self, request: backends.Request, identity: str, world: str) -> Observation:
@@ -248,6 +249,12 @@ class Simulator:
             return response.cut_json(response.loads(text), self.options.max_chars)
         except response.InvalidResponse:
             return response.cut_middle(text, self.options.max_chars)
+
+
+def _seed(context: Context, group: str, alone: bool) -> int:
+    """Names a reply's random draws. alone: without a cache nobody shares answers, so each call of each rollout draws afresh."""
+    own = (str(context.sample), str(len(context.transcript))) if alone else ()
+    return int(_digest("draws", str(context.seed), group, *own)[:8], 16) >> 1
 
 
 def _written(context: Context) -> list[tuple[ToolCall, Observation]]:

@@ -110,9 +110,10 @@ def test_the_prompt():
 
 
 def test_help_is_quick_and_says_what_matters():
-    begun = time.monotonic()
+    began = time.monotonic()
     shown = subprocess.run([sys.executable, "-m", "slca.sgls", "--help"], capture_output=True, text=True, timeout=30)
-    assert time.monotonic() - begun < 2 and shown.returncode == 0
+    assert shown.returncode == 0
+    assert time.monotonic() - began < 10  # seconds on a busy machine; 0.2 on a quiet one
     for words in ("--call", "Exit codes", "python -m slca.sgls --tools"):
         assert words in shown.stdout
 

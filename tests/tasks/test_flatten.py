@@ -112,7 +112,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(parts, parts, st.lists(values, min_size=1, max_size=8))
 def test_one_schema_says_what_both_say(left, right, bodies):
     root = {"allOf": [left, right], "$defs": {"leaf": {"type": "integer", "maximum": 9}}}
@@ -125,7 +125,7 @@ def test_one_schema_says_what_both_say(left, right, bodies):
             assert jsonschema_rs.is_valid({**found, "$defs": root["$defs"]}, body) is expected, (found, body)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(parts, parts)
 def test_answers_obey_both(left, right):
     tool = load_tool({"name": "f", "response": {"allOf": [left, right], "$defs": {"leaf": {"type": "integer", "maximum": 9}}}})

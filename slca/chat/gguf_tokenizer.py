@@ -1,4 +1,5 @@
-"""The tokenizer inside a GGUF file, rebuilt as a `tokenizers` pipeline: byte-level BPE, its merges, its chat template.
+"""The tokenizer inside a GGUF file, rebuilt as a `tokenizers` pipeline: byte-level BPE with its merges, or a sentencepiece BPE
+(Gemma) whose merges follow from its scores; and its chat template.
 
 `transformers` reads GGUF only where torch is installed. Formats: llama.cpp `docs/gguf.md`, key group `tokenizer.ggml`.
 """
@@ -24,20 +25,13 @@ PATTERNS = {
 
 
 def from_gguf(path: Path) -> FastTokenizer:
-    """Raises ValueError for a damaged file, or one without a byte-level BPE vocabulary, a known `pre` rule or a chat template."""
+    """Raises ValueError for a damaged file, or one without a BPE vocabulary, a known `pre` rule or a chat template."""
     get = gguf_metadata.read(path, "tokenizer.").get
-    kind, pre = get("tokenizer.ggml.model"), get("tokenizer.ggml.pre", "")
-    if kind != "gpt2" or pre not in PATTERNS:
-        known = ", ".join(PATTERNS)
-        raise ValueError(f"{path}: tokenizer {kind!r} with pre-tokenizer {pre!r} is not supported (gpt2 with {known})")
     template = get("tokenizer.chat_template")
     if not template:
         raise ValueError(f"{path}: holds no chat template (tokenizer.chat_template)")
-    lists: list[Any] = [get(f"tokenizer.ggml.{key}") for key in ("tokens", "token_type", "merges")]
-    if not all(lists):
-        raise ValueError(f"{path}: holds no complete vocabulary (tokenizer.ggml.tokens, token_type and merges)")
-    tokens, kinds, merges = lists
-    pipeline = _pipeline(tokens, kinds, merges, pre)
+    tokens = get("tokenizer.ggml.tokens", [])
+    pipeline = make_pipeline(get, path)
     names = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding"}
     ids = {name: get(f"tokenizer.ggml.{key}_token_id") for name, key in names.items()}
     variables = {name: tokens[index] for name, index in ids.items() if index is not None}
@@ -45,8 +39,31 @@ def from_gguf(path: Path) -> FastTokenizer:
     return FastTokenizer(pipeline, template, variables, name=path.name, stop_ids=stops, pad_id=ids["pad_token"])
 
 
-def _pipeline(tokens: list[str], kinds: list[int], merges: list[str], pre: str) -> Any:
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+def make_pipeline(get: Any, path: Path) -> Any:
+    """The pipeline of metadata `get(key)`, control tokens included. Raises ValueError as `from_gguf` does."""
+    kind, pre = get("tokenizer.ggml.model"), get("tokenizer.ggml.pre", "")
+    spaced = get("tokenizer.ggml.add_space_prefix") is not False
+    if (kind != "gpt2" or pre not in PATTERNS) and (kind != "llama" or spaced):
+        known = f"gpt2 with {', '.join(PATTERNS)}, and llama without a space in front"
+        raise ValueError(f"{path}: tokenizer {kind!r} with pre-tokenizer {pre!r} is not supported ({known})")
+    needed = ("tokens", "token_type", "scores" if kind == "llama" else "merges")
+    lists: list[Any] = [get(f"tokenizer.ggml.{key}") for key in needed]
+    if not all(lists):
+        raise ValueError(f"{path}: holds no complete vocabulary (tokenizer.ggml.{', '.join(needed)})")
+    tokens, kinds, order = lists
+    if kind == "llama":  # the converter writes spaces as they are in tokens that sentencepiece matches first
+        tokens = [token.replace(" ", "▁") for token in tokens]
+    pipeline = _sentencepiece(tokens, kinds, order) if kind == "llama" else _byte_level(tokens, order, pre)
+    from tokenizers import AddedToken
+
+    # Runs of spaces are matched in the normalised text, as sentencepiece does.
+    added = [(token, kind) for token, kind in zip(tokens, kinds) if kind in (CONTROL, USER_DEFINED)]
+    pipeline.add_tokens([AddedToken(token, normalized="▁" in token, special=kind == CONTROL) for token, kind in added])
+    return pipeline
+
+
+def _byte_level(tokens: list[str], merges: list[str], pre: str) -> Any:
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     vocab = {token: index for index, token in enumerate(tokens)}
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
@@ -63,6 +80,18 @@ def _pipeline(tokens: list[str], kinds: list[int], merges: list[str], pre: str) 
     if pre == "qwen2":
         pipeline.normalizer = normalizers.NFC()
     pipeline.decoder = decoders.ByteLevel()
-    added = [(token, kind) for token, kind in zip(tokens, kinds) if kind in (CONTROL, USER_DEFINED)]
-    pipeline.add_tokens([AddedToken(token, normalized=False, special=kind == CONTROL) for token, kind in added])
+    return pipeline
+
+
+def _sentencepiece(tokens: list[str], kinds: list[int], scores: list[float]) -> Any:
+    """Sentencepiece joins the neighbours whose union scores best, so every cut of a piece into two others is a merge of its rank."""
+    from tokenizers import Tokenizer, decoders, models, normalizers
+
+    vocab = {token: index for index, token in enumerate(tokens)}
+    normal = sorted((i for i, kind in enumerate(kinds) if kind == NORMAL), key=lambda i: -scores[i])
+    cuts = ((tokens[i][:n], tokens[i][n:]) for i in normal for n in range(1, len(tokens[i])))
+    merges = [(left, right) for left, right in cuts if left in vocab and right in vocab]
+    pipeline = Tokenizer(models.BPE(vocab=vocab, merges=merges, byte_fallback=True, fuse_unk=True))
+    pipeline.normalizer = normalizers.Replace(" ", "▁")
+    pipeline.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     return pipeline

@@ -90,6 +90,8 @@ def _config(reader: Any, path: Path) -> ModelConfig:
         tied="output.weight" not in shapes,
         sliding_window=field(f"{kind}.attention.sliding_window") if gemma else 0,
         global_layers=tuple((layer + 1) % 6 == 0 for layer in range(layers)) if gemma else (),
+        # Not in the metadata: of Gemma 3, only the 27B scales queries by width / heads instead of head_dim.
+        query_scale=(width / heads) ** -0.5 if gemma and layers == 62 else 0.0,
         stop_ids=() if eos is None else (int(eos.contents()),),
     )
 

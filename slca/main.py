@@ -6,13 +6,17 @@
 
 Flags: --config FILE[:VARIANT] (required), --workdir DIR (default runs/<config>-<variant>), --resume / --noresume
 (default: continue the run that the workdir holds), --allow-config-change (continue although the config differs).
-Exit codes: 0 finished, or stopped by SIGTERM with a resumable checkpoint; 2 the command or the config is wrong; 1 the run failed.
+Several processes (the same command on every host, the workdir shared): found by themselves on a TPU pod, SLURM, Open MPI and
+GKE; elsewhere --coordinator HOST:PORT (of process 0) --process_id I --num_processes N, or the variables SLCA_COORDINATOR, ...
+Exit codes: 0 finished, or stopped by SIGTERM with a resumable checkpoint; 1 the run failed; 2 the command or the config is wrong;
+3 the watchdog ended it (run.watchdog_seconds without movement).
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import traceback
 from pathlib import Path
 
 from absl import app, flags
@@ -22,6 +26,9 @@ CONFIG = config_flags.DEFINE_config_file("config", None, "config file, with an o
 WORKDIR = flags.DEFINE_string("workdir", None, "run folder; default runs/<config>-<variant>")
 RESUME = flags.DEFINE_bool("resume", True, "continue the run that the workdir holds")
 ALLOW_CHANGE = flags.DEFINE_bool("allow-config-change", False, "continue although the config differs from the stored one")
+COORDINATOR = flags.DEFINE_string("coordinator", None, "host:port of process 0, for a run of several processes")
+PROCESS_ID = flags.DEFINE_integer("process_id", None, "which of them this is, from 0")
+NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "how many there are")
 
 
 def default_workdir(argv: list[str]) -> Path:
@@ -51,6 +58,7 @@ def use_huge_pages() -> None:
 
 def main(argv: list[str]) -> int:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would say that PyTorch is missing, which is as it should be
+    from slca import processes
     from slca.train import run
     from slca.validate import ConfigError
 
@@ -67,10 +75,17 @@ def main(argv: list[str]) -> int:
         return 2
     workdir = Path(WORKDIR.value) if WORKDIR.value else default_workdir(sys.argv)
     try:
+        processes.start(COORDINATOR.value, PROCESS_ID.value, NUM_PROCESSES.value)
         return run(CONFIG.value, workdir, resume=RESUME.value, allow_config_change=ALLOW_CHANGE.value)
-    except ConfigError as error:
+    except (ConfigError, processes.Refused) as error:
         print(f"slca.main: {error}", file=sys.stderr)
         return 2
+    except Exception:
+        if processes.count() == 1:
+            raise
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)  # leaving in good order would wait for the other processes, which wait for this one
 
 
 def parse(argv: list[str]) -> list[str]:

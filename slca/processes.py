@@ -19,6 +19,10 @@ from jax.experimental import multihost_utils
 T = TypeVar("T")
 
 
+class Refused(ValueError):
+    """A process number, a count or an address that makes no sense."""
+
+
 def clustered(environ: Mapping[str, str]) -> bool:
     """Whether the environment is that of one process among several on a TPU pod, SLURM, Open MPI or GKE, all of which
     `jax.distributed.initialize` knows by itself."""
@@ -32,7 +36,7 @@ def start(coordinator: str | None = None, process_id: int | None = None, num_pro
     """Join the other processes of the run, if there are any; call it before anything else of JAX. Returns whether there are.
 
     coordinator: host:port of process 0. All three are given by hand, or by SLCA_COORDINATOR, SLCA_PROCESS_ID and
-    SLCA_NUM_PROCESSES, or found on a TPU pod, SLURM, Open MPI and GKE. Raises ValueError when only some are given.
+    SLCA_NUM_PROCESSES, or found on a TPU pod, SLURM, Open MPI and GKE. Raises Refused when they make no sense.
     """
     given: dict[str, Any] = {
         "coordinator": coordinator or os.environ.get("SLCA_COORDINATOR"),
@@ -48,11 +52,9 @@ def start(coordinator: str | None = None, process_id: int | None = None, num_pro
         jax.distributed.initialize()
         return True
     if missing:
-        raise ValueError(f"--{', --'.join(missing)}: needed as well, to run as one of several processes")
+        raise Refused(f"--{', --'.join(missing)}: needed as well, to run as one of several processes")
     if not 0 <= int(given["process_id"]) < int(given["num_processes"]):
-        raise ValueError(
-            f"--process_id={given['process_id']}: counts from 0 to --num_processes={given['num_processes']} minus 1"
-        )
+        raise Refused(f"--process_id={given['process_id']}: counts from 0 to --num_processes={given['num_processes']} minus 1")
     if int(given["num_processes"]) == 1:
         return False
     jax.distributed.initialize(given["coordinator"], int(given["num_processes"]), int(given["process_id"]))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -66,13 +68,23 @@ def agreed() -> Iterator[None]:
 
 
 def told(pulse: Pulse, work: Callable[[], int]) -> int:
-    """work(), and when it fails while another process is gone, who that is: a collective that breaks does not say."""
+    """work(); where there are several processes, what fails in one ends it at once, and says which others it has lost.
+
+    A collective that breaks does not name the process that is gone. And one that leaves in good order would wait for the others
+    (their connections, a save in flight), which wait for it.
+    """
     try:
         return work()
-    except Exception:
+    except ConfigError:
+        raise
+    except BaseException:
+        if processes.count() == 1:
+            raise
+        traceback.print_exc()
+        sys.stderr.flush()
         for other in pulse.lost(patience=4 * pulse.tick):
             print(f"slca: lost {other}", file=sys.stderr, flush=True)
-        raise
+        os._exit(1)
 
 
 def count_parameters(parts: Parts) -> int:

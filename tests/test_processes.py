@@ -1,0 +1,246 @@
+"""Several processes as one run: two over loopback (gloo) through the main program, late, failing and killed ones included."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from slca import processes
+from slca.learn.sharding import make_mesh, own_mesh
+from slca.reinforce import everywhere, own_groups
+from slca.report import metrics
+from tests.test_train import SMALL, environment
+
+# An entropy bonus, so that every update moves the parameters whatever the rewards of an untrained policy are.
+FIELDS = SMALL | {
+    "sft.steps": 2,
+    "train.steps": 3,
+    "loss.entropy_coef": 0.05,
+    "optim.lr": 0.02,
+    "optim.warmup": 0.0,
+    "eval.tasks": 3,
+}
+SHORT = {"rollout.tool_timeout": 5.0, "run.watchdog_seconds": 12.0}
+
+# The main program, with a fault in one process.
+PROGRAM = """
+import os, sys, time
+from absl import app
+import slca.main
+fault, rank = os.environ.get("FAULT", ""), int(os.environ.get("SLCA_PROCESS_ID", "0"))
+if rank == 1 and fault == "late":
+    import slca.reinforce
+    roll = slca.reinforce.rollout
+    def late(*args, **options):
+        if options["step"] == 1:
+            time.sleep(20)
+        return roll(*args, **options)
+    slca.reinforce.rollout = late
+if rank == 1 and fault == "failing":
+    import slca.rollout.engine
+    def failing(*args):
+        raise RuntimeError("every tool is down")
+    slca.rollout.engine.machine.sampled = failing
+if rank == 1 and fault == "stuck":
+    import slca.reinforce
+    slca.reinforce.annotate = lambda *args, **options: time.sleep(1000)
+app.run(slca.main.main, flags_parser=slca.main.parse)
+"""
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+class Started(NamedTuple):
+    process: subprocess.Popen
+    out: Path
+
+
+def launch(workdir, count, fault="", **fields):
+    """The processes of a run, started; each writes to a file of its own."""
+    folder = Path(tempfile.mkdtemp())
+    flags = [f"--config.{name}={value}" for name, value in {**FIELDS, **fields}.items()]
+    command = [sys.executable, "-c", PROGRAM, "--config=configs/tiny.py", f"--workdir={workdir}", *flags]
+    port, started = free_port(), []
+    for rank in range(count):
+        several = {"SLCA_COORDINATOR": f"127.0.0.1:{port}", "SLCA_PROCESS_ID": str(rank), "SLCA_NUM_PROCESSES": str(count)}
+        variables = environment() | {"FAULT": fault} | (several if count > 1 else {})
+        with open(folder / f"{rank}", "w") as out:
+            process = subprocess.Popen(command, env=variables, stdout=out, stderr=subprocess.STDOUT)
+        started.append(Started(process, folder / f"{rank}"))
+    return started
+
+
+def outcome(started, timeout=400):
+    """(exit code, output) of each."""
+    deadline = time.monotonic() + timeout
+    try:
+        codes = [process.wait(timeout=max(1.0, deadline - time.monotonic())) for process, _ in started]
+    except subprocess.TimeoutExpired:
+        pytest.fail("\n".join(f"process {i}: {out.read_text()[-3000:]}" for i, (_, out) in enumerate(started)))
+    finally:
+        for process, _ in started:
+            process.kill()
+    return [(code, out.read_text()) for code, (_, out) in zip(codes, started, strict=True)]
+
+
+def finished(workdir, count, fault="", **fields):
+    for code, text in outcome(launch(workdir, count, fault, **fields)):
+        assert code == 0, text[-3000:]
+    return metrics.read(workdir)
+
+
+def wait_for_step(workdir, started, phase="rl", step=1):
+    deadline = time.monotonic() + 300
+    while not any(row["phase"] == phase and row["step"] == step for row in metrics.read(workdir)):
+        assert all(process.poll() is None for process, _ in started) and time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("one")
+    return finished(workdir, 1), json.loads((workdir / "results.json").read_text())["rows"]
+
+
+def test_two_processes_are_one_run(one, tmp_path):  # contract 8, H3
+    rows = finished(tmp_path, 2, **{"train.micro_rows": 1})
+    assert [(row["phase"], row["step"]) for row in rows] == [(row["phase"], row["step"]) for row in one[0]]
+    steady = ("loss", "grad_norm", "entropy", "logprob", "reward", "length", "end/", "tokens", "padding")
+    for mine, theirs in zip(rows, one[0], strict=True):
+        assert mine.keys() == theirs.keys()
+        names = [name for name in mine if any(part in name for part in steady) and not name.startswith(("time/", "sys/"))]
+        assert len(names) > (2 if mine["phase"] == "sft" else 40)
+        for name in names:
+            assert mine[name] == pytest.approx(theirs[name], rel=1e-5, abs=1e-6), name
+    assert all(row["train/grad_norm"] > 0 for row in rows if row["phase"] == "rl")
+    mine, theirs = json.loads((tmp_path / "results.json").read_text())["rows"], one[1]
+    assert [row["name"] for row in mine] == [row["name"] for row in theirs]
+    for a, b in zip(mine, theirs, strict=True):
+        assert a["metrics"] == pytest.approx(b["metrics"], rel=1e-5)
+    assert not list((tmp_path / ".pulse").iterdir())
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("fault", ["late", "failing"])
+def test_a_late_or_failing_process_changes_no_step_count(tmp_path, fault):  # H1, H2
+    rows = finished(tmp_path, 2, fault, **{"train.micro_rows": 1, "rollout.tool_timeout": 5.0, "run.watchdog_seconds": 60.0})
+    assert [row["step"] for row in rows if row["phase"] == "rl"] == [1, 2, 3]
+    if fault == "failing":
+        assert all(row["rollout/end/dead"] == 0.5 and row["train/tokens"] > 0 for row in rows if row["phase"] == "rl")
+    else:
+        assert max(row["time/rollout"] for row in rows if row["phase"] == "rl") > 20
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_process_ends_the_other_and_is_named(tmp_path, rank):  # H1
+    started = launch(tmp_path, 2, **SHORT, **{"train.micro_rows": 1, "train.steps": 100_000})
+    wait_for_step(tmp_path, started)
+    started[rank].process.send_signal(signal.SIGKILL)
+    killed = time.monotonic()
+    code, text = outcome([started[1 - rank]])[0]
+    assert code != 0
+    assert time.monotonic() - killed < 2 * 12.0
+    assert re.search(rf"(lost|no sign of life of) process {rank} on ", text), text[-3000:]
+
+
+@pytest.mark.nightly
+def test_a_stuck_process_ends_all_with_its_phase(tmp_path):  # H1
+    results = outcome(launch(tmp_path, 2, "stuck", **SHORT, **{"train.micro_rows": 1}))
+    assert all(code != 0 for code, _ in results)
+    assert "no movement for" in results[1][1] and "'reward'" in results[1][1]
+    assert "in annotate" in results[1][1] or "<lambda>" in results[1][1]  # the stacks of its threads
+    assert (tmp_path / "watchdog-1.txt").read_text().startswith("watchdog: process 1 on ")
+
+
+@pytest.mark.nightly
+def test_a_signal_to_one_process_saves_in_all(tmp_path):
+    started = launch(tmp_path, 2, **{"train.micro_rows": 1, "train.steps": 100_000})
+    wait_for_step(tmp_path, started)
+    started[1].process.send_signal(signal.SIGTERM)
+    results = outcome(started)
+    assert [code for code, _ in results] == [0, 0], results[0][1][-2000:]
+    assert "the same command continues" in results[0][1]
+
+
+def test_what_one_process_refuses_all_refuse(tmp_path):
+    results = outcome(launch(tmp_path, 2, **{"rollout.prompts": 3, "eval.splits": "('nope',)"}), timeout=120)
+    assert [code for code, _ in results] == [2, 2]
+    assert all("rollout.prompts=3" in text and "Traceback" not in text for _, text in results)
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, False),
+        ({"SLURM_NTASKS": "1"}, False),
+        ({"SLURM_NTASKS": "4"}, True),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, True),
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, False),
+        ({"TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2"}, True),
+        ({"MEGASCALE_COORDINATOR_ADDRESS": "10.0.0.1"}, True),
+    ],
+)
+def test_clusters_are_found_by_their_variables(environ, expected):  # H4
+    assert processes.clustered(environ) is expected
+
+
+def test_half_given_numbers_are_refused(monkeypatch):
+    with pytest.raises(processes.Refused, match="--process_id, --num_processes: needed as well"):
+        processes.start("127.0.0.1:1")
+    with pytest.raises(processes.Refused, match="--process_id=2: counts from 0"):
+        processes.start("127.0.0.1:1", 2, 2)
+    assert not processes.start("127.0.0.1:1", 0, 1)  # one process needs nobody
+    assert not processes.start()
+
+
+def as_process(monkeypatch, index, count):
+    monkeypatch.setattr(processes, "index", lambda: index)
+    monkeypatch.setattr(processes, "count", lambda: count)
+
+
+def test_every_mini_batch_has_the_same_prompts_for_any_number_of_processes(monkeypatch):
+    for count in (1, 2, 4):
+        found = []
+        for index in range(count):
+            as_process(monkeypatch, index, count)
+            found.append(np.array_split(own_groups(16, 2), 2))
+        for k, whole in enumerate(np.array_split(np.arange(16), 2)):
+            assert sorted(g for own in found for g in own[k]) == whole.tolist()
+
+
+def test_metrics_of_all_processes(monkeypatch):
+    theirs = [{"engine/rounds": 3.0, "time/rollout": 9.0, "sgls/cache_hit_rate": 0.5}, {"rollout/a": [1.0, 4.0]}]
+    monkeypatch.setattr(processes, "gather_json", lambda mine: [mine, theirs])
+    values = {"engine/rounds": 2.0, "time/rollout": 5.0, "sgls/cache_hit_rate": 0.0, "judge/ok": 1.0}
+    assert everywhere(values, {"rollout/a": (2.0, 2.0)}) == {
+        "rollout/a": 0.5, "engine/rounds": 5.0, "time/rollout": 9.0, "sgls/cache_hit_rate": 0.25, "judge/ok": 1.0,
+    }  # fmt: skip
+
+
+def test_own_parts_cover_everything(monkeypatch):
+    for n in (0, 1, 5, 8):
+        parts = []
+        for index in range(3):
+            as_process(monkeypatch, index, 3)
+            parts.append(processes.own(range(n)))
+        assert [i for part in parts for i in part] == list(range(n)) and max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_the_mesh_of_one_process_splits_as_the_whole_does(config):
+    config.mesh.update(data=1, fsdp=-1, tensor=2)
+    here = own_mesh(make_mesh(config.mesh))
+    assert dict(here.shape) == {"data": 1, "fsdp": 4, "tensor": 2}

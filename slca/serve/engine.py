@@ -4,7 +4,8 @@ An engine deals in token ids only; texts, tools and HTTP are the server's. The s
 (`slca.serve.slots`); anything else with these few methods will do, such as an oracle that answers from ground truth:
 
     class Oracle:
-        def __init__(self, template): self.template, self.capacity, self.longest_prompt = template, 8192, 8000
+        capacity, longest_prompt, constrained = 8192, 8000, False
+        def __init__(self, template, answer): self.template, self.answer = template, answer
         def submit(self, request): return Ready(self.template.assistant(request.messages, self.answer(request.messages)))
         def health(self): return ""
         def stats(self): return {}
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from slca.chat.template import Template
+    from slca.rollout.constraint import Constraint
     from slca.types import Message
 
 
@@ -29,7 +31,8 @@ class Request:
 
     prompt: ids, at most the engine's `longest_prompt`; max_tokens: tokens to sample, the stop token included; temperature: 0 is
     greedy; seed, sample: name the row's random draws: equal ones (and equal prompts) give equal rows whatever else runs;
-    schema: JSON Schema that the text must follow, None = any text; deadline: `time.monotonic()` value at which to give up.
+    constraint: what holds the text to a grammar, this row's own, None = any text; deadline: `time.monotonic()` value at which to
+    give up.
     messages, tools: what the prompt was rendered from, for engines that do not sample (None: the client sent a raw prompt).
     """
 
@@ -38,7 +41,7 @@ class Request:
     temperature: float = 1.0
     seed: int = 0
     sample: int = 0
-    schema: Mapping[str, Any] | None = None
+    constraint: Constraint | None = None
     deadline: float = math.inf
     messages: Sequence[Message] | None = None
     tools: Sequence[Mapping[str, Any]] = ()
@@ -63,15 +66,17 @@ class Stream(Protocol):
 
 
 class Engine(Protocol):
-    """template: renders and tokenizes for this engine. capacity: tokens of prompt and answer together."""
+    """template: renders and tokenizes for this engine. capacity: tokens of prompt and answer together. constrained: whether
+    requests may carry a constraint."""
 
     template: Template
     capacity: int
     longest_prompt: int
+    constrained: bool
 
     def submit(self, request: Request) -> Stream:
         """Queue a request. Never blocks. Raises Full when too many wait, Failed when the engine is down, ValueError for a request
-        that it cannot serve (a prompt too long, a schema without a grammar)."""
+        that it cannot serve."""
 
     def health(self) -> str:
         """ "" = well; else one line that says why not (starting, or what failed)."""

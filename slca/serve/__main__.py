@@ -1,0 +1,146 @@
+"""Serve a policy with the OpenAI API: chat completions with tools, completions, streaming (extra: `serve`).
+
+    python -m slca.serve --checkpoint=runs/tiny-slca --port=8000
+    curl http://127.0.0.1:8000/v1/models
+    SLCA_SERVE_KEY=... python -m slca.serve --checkpoint=export/ --host=0.0.0.0     # clients bring the key as a bearer token
+
+--checkpoint takes a run's workdir, a step folder, a Hugging Face folder or gguf:NAME. Bound to another address than this machine's
+own, the server refuses to start without a key. Neither keys nor bodies are ever logged.
+Exit codes: 0 stopped by SIGTERM or SIGINT; 2 the command, the checkpoint or the installation is wrong; 1 the server failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slca.serve.slots import SlotEngine
+
+SMALLEST_BUCKET = 128  # padded prompt length, tokens; doubled up to the context
+GRACE = 10  # seconds that requests in flight have when the server is told to stop
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m slca.serve", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--checkpoint", required=True, help="workdir, step folder, Hugging Face folder or gguf:NAME")
+    parser.add_argument("--host", default="127.0.0.1", help="address to bind to")
+    parser.add_argument("--port", type=int, default=8000, help="0 = any free one, which is printed")
+    parser.add_argument("--name", default="slca", help="what clients call the model")
+    parser.add_argument("--key-env", default="SLCA_SERVE_KEY", metavar="NAME", help="environment variable that holds the key")
+    parser.add_argument("--slots", type=int, default=16, help="rows decoded together")
+    parser.add_argument(
+        "--context", type=int, default=0, help="tokens of prompt and answer; 0 = 4096 or what the model may see"
+    )
+    parser.add_argument("--max-tokens", type=int, default=0, help="of one answer; 0 = what the context leaves")
+    parser.add_argument("--queue", type=int, default=256, help="requests that may wait for a slot; further ones get 429")
+    parser.add_argument("--connections", type=int, default=1024, help="open connections; further ones get 503")
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds a request")
+    parser.add_argument("--max-body", type=int, default=4 * 2**20, help="bytes of a request")
+    parser.add_argument(
+        "--dtype", default="", choices=("", "float32", "bfloat16"), help="of compute and cache; default: the run's"
+    )
+    parser.add_argument(
+        "--wire", default="", help="how calls are written: hermes | llama_json | llama_python; default: the run's"
+    )
+    parser.add_argument("--cold", action="store_true", help="take requests before every program is compiled")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = arguments().parse_args(argv)
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    try:
+        from slca.serve.http import is_loopback
+        from slca.serve.plan import Limits
+    except ImportError as error:
+        return _refuse(f"serving needs FastAPI and uvicorn: pip install 'slca[serve]' ({error})")
+    key = os.environ.get(options.key_env, "").strip()
+    if not is_loopback(options.host) and not key:
+        return _refuse(f"--host={options.host}: others can reach this server; put a key into the variable {options.key_env}")
+    if wrong := [name for name in ("slots", "connections", "timeout", "max_body") if getattr(options, name) <= 0]:
+        return _refuse(f"--{wrong[0].replace('_', '-')} must be positive")
+    if wrong := [name for name in ("queue", "context", "max_tokens") if getattr(options, name) < 0]:
+        return _refuse(f"--{wrong[0].replace('_', '-')} must not be negative")
+    try:
+        engine = build(options)
+    except (ValueError, OSError, ImportError) as error:
+        return _refuse(str(error))
+    limits = Limits(max_tokens=options.max_tokens, seconds=options.timeout)
+    from slca.serve import make_app
+
+    app = make_app(engine, name=options.name, key=key, max_body=options.max_body, limits=limits)
+    return run(app, options)
+
+
+def build(options: argparse.Namespace) -> SlotEngine:
+    """The engine of a checkpoint. Raises ValueError with the remedy where there is none to be had."""
+    from slca.restore import policy_of
+    from slca.rollout.sampler import Sampler
+    from slca.serve.slots import SlotEngine
+    from slca.sgls.grammar import available
+
+    policy = policy_of(options.checkpoint, chat={"wire": options.wire} if options.wire else None)
+    policy.template.check()
+    model = policy.model
+    if options.dtype:
+        policy.config.model.dtype = options.dtype
+        model = model.run_as(policy.config.model)
+    context = options.context or min(4096, model.max_length)
+    sampler = Sampler(
+        model, slots=options.slots, cache_length=context, prompt_buckets=buckets(context),
+        suffix_buckets=(16,), decode_steps=policy.config.rollout.decode_steps,
+        cache_dtype=options.dtype or policy.config.rollout.cache_dtype, constrained=available(),
+    )  # fmt: skip
+    print(f"cache of {sampler.slots} slots x {context} tokens: {sampler.nbytes() / 2**20:.0f} MiB", flush=True)
+    return SlotEngine(sampler, policy.params, policy.template, waiting=options.queue, warm=not options.cold)
+
+
+def buckets(context: int) -> tuple[int, ...]:
+    """Padded prompt lengths: powers of two up to the context."""
+    sizes = [SMALLEST_BUCKET]
+    while sizes[-1] < context:
+        sizes.append(2 * sizes[-1])
+    return tuple(min(size, context) for size in sizes)
+
+
+def run(app: Any, options: argparse.Namespace) -> int:
+    """Serve until a signal comes. Prints the address once the port is bound."""
+    import uvicorn
+
+    for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn stops in good order, then raises the signal again
+        signal.signal(number, lambda *_: None)
+
+    class Announced(uvicorn.Server):
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            for server in getattr(self, "servers", ()):
+                for socket in server.sockets:
+                    host, port = socket.getsockname()[:2]
+                    print(f"serving {options.name} at http://{f'[{host}]' if ':' in host else host}:{port}/v1", flush=True)
+
+    server = Announced(
+        uvicorn.Config(
+            app, host=options.host, port=options.port, log_level="warning", access_log=False, server_header=False,
+            limit_concurrency=options.connections, timeout_keep_alive=30, timeout_graceful_shutdown=GRACE,
+        )
+    )  # fmt: skip
+    try:
+        server.run()
+    except SystemExit as error:  # uvicorn's way of saying that it could not bind
+        return int(bool(error.code))
+    return 0 if server.started else 1
+
+
+def _refuse(reason: str) -> int:
+    print(f"slca.serve: {reason}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""Requests that fix the form of an answer: JSON that follows a schema, a call that must be made (extra: `grammar`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+from slca.chat.strict_json import Reader
+from slca.chat.template import Template
+from slca.serve.errors import ApiError
+from slca.sgls.grammar import Constraint, available, vocabulary
+from slca.types import ToolCall
+
+MAX_SCHEMA = 64 * 1024  # characters of a schema
+_PROBE = ToolCall("probe_of_calls", {"a": 1, "b": 2}, "call_1")
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How the chat template writes a call: text before and after its JSON, the key of the arguments, separators of the JSON."""
+
+    before: str
+    after: str
+    key: str
+    separators: tuple[str, str]
+
+
+class Grammars:
+    """JSON Schemas to what holds a row to them, over one tokenizer. Methods may run in any thread."""
+
+    def __init__(self, template: Template, constrained: bool):
+        self._template, self._usable = template, constrained and available()
+
+    @cached_property
+    def _vocabulary(self) -> Any:
+        return vocabulary(self._template.tokenizer)
+
+    @cached_property
+    def opening(self) -> Opening | None:
+        """None where calls are not JSON of one shape."""
+        try:
+            return _opening(self._template)
+        except ValueError:
+            return None
+
+    def held(self, schema: Mapping[str, Any], param: str, separators: tuple[str, str] = (", ", ": ")) -> Constraint:
+        """What holds one row to `schema`. Raises ApiError where there is no such thing."""
+        if not self._usable:
+            raise ApiError(
+                400, f"{param} needs constrained decoding, which this server lacks", param=param, code="unsupported_parameter"
+            )
+        text = json.dumps(schema)
+        if len(text) > MAX_SCHEMA:
+            raise ApiError(400, f"{param}: a schema of {len(text):,} characters, at most {MAX_SCHEMA:,}", param=param)
+        try:
+            return Constraint(self._vocabulary, _grammar(text, separators))
+        except ValueError as error:
+            said = f"{param}: no grammar for this schema: {' '.join(str(error).split())[:300]}"
+            raise ApiError(400, said, param=param) from None
+
+    def call_opening(self) -> Opening:
+        """Raises ApiError where the chat template's calls cannot be forced."""
+        if self.opening is None:
+            said = "tool_choice: calls of this chat template cannot be forced"
+            raise ApiError(400, said, param="tool_choice", code="unsupported_parameter")
+        return self.opening
+
+    def call(self, tools: Sequence[Mapping[str, Any]]) -> Constraint:
+        """What holds one row to one call of one of `tools`, behind its opening. Raises ApiError."""
+        opening = self.call_opening()
+        return self.held(call_schema(tools, opening.key), "tool_choice", opening.separators)
+
+
+@lru_cache(maxsize=256)
+def _grammar(text: str, separators: tuple[str, str]) -> str:
+    from llguidance import LLMatcher
+
+    layout: Any = {"whitespace_flexible": False, "item_separator": separators[0], "key_separator": separators[1]}
+    grammar = LLMatcher.grammar_from_json_schema(text, overrides=layout)
+    if fault := LLMatcher.validate_grammar(grammar):
+        raise ValueError(fault)
+    return grammar
+
+
+def call_schema(tools: Sequence[Mapping[str, Any]], key: str) -> dict[str, Any]:
+    """JSON Schema of one call: {"name": ..., key: {...}}. References inside a tool's parameters keep their meaning."""
+    forms, definitions = [], {}
+    for i, tool in enumerate(tools):
+        function = tool["function"]
+        parameters = function.get("parameters") or {"type": "object", "properties": {}, "additionalProperties": False}
+        definitions[f"tool{i}"] = _moved({"type": "object", **parameters}, f"#/$defs/tool{i}")
+        properties = {"name": {"const": function["name"]}, key: {"$ref": f"#/$defs/tool{i}"}}
+        forms.append({"type": "object", "properties": properties, "required": ["name", key], "additionalProperties": False})
+    return {"$defs": definitions, "anyOf": forms}
+
+
+def _moved(schema: Any, root: str) -> Any:
+    """`schema` with its document-local references pointing below `root`."""
+    if isinstance(schema, list):
+        return [_moved(item, root) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    moved = {key: _moved(value, root) for key, value in schema.items()}
+    if isinstance(ref := moved.get("$ref"), str) and (ref == "#" or ref.startswith("#/")):
+        moved["$ref"] = root + ref[1:]
+    return moved
+
+
+def _opening(template: Template) -> Opening:
+    """Raises ValueError where the template does not write a call as one JSON object {"name", arguments}."""
+    ids = template.assistant([], {"role": "assistant", "content": "", "tool_calls": [_PROBE.message()]})
+    text = template.tokenizer.decode(ids[:-1])
+    start = text.index("{")
+    value, end, fault = Reader().read(text, start)
+    if fault is not None or not isinstance(value, dict) or list(value)[:1] != ["name"] or len(value) != 2:
+        raise ValueError("calls are not JSON objects of a name and arguments")
+    body = text[start:end]
+    separators = (", " if ', "b"' in body else ",", ": " if '"name": ' in body else ":")
+    return Opening(text[:start], text[end:], list(value)[1], separators)

@@ -1,0 +1,29 @@
+"""Compile every program a sampler has before the first request needs one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from slca.rollout.constraint import words
+from slca.rollout.sampler import PREFILL_ROWS, Sampler, row_keys
+
+
+def compile_all(sampler: Sampler, weights: Any, stop_ids: Sequence[int]) -> None:
+    """Run prefill, insert and decode once in each shape that serving meets, on a state of its own."""
+    state, slots = sampler.init(), sampler.slots
+    for bucket in sampler.prompt_buckets:
+        for rows in PREFILL_ROWS:
+            caches = sampler.prefill(weights, [[0] * bucket] * rows)
+            used = range(min(rows, slots))
+            state = sampler.insert(state, caches, used, used)
+    none = np.zeros(slots, np.int32)
+    every = np.full((slots, words(sampler.config.vocab)), -1, np.int32)
+    for live in sorted({1, slots}):  # few rows decode a quarter of the slots
+        for masks in (None, every) if sampler.constrained else (None,):
+            state, *_ = sampler.decode(
+                weights, state, keys=row_keys(none, 0, none, none, none), temperature=0.0, stop_ids=stop_ids, budgets=none + 1,
+                active=np.arange(slots) < live, allowed=masks,
+            )  # fmt: skip

@@ -15,6 +15,7 @@ from slca import processes
 from slca.assemble import Parts, own_parts
 from slca.credit import diagnostics
 from slca.credit.record import Algorithm
+from slca.drift import drift_metrics, make_drift
 from slca.evals.indomain import summarize
 from slca.learn.batch import pack, padding_share
 from slca.learn.probe import make_gradients, make_logprob
@@ -23,7 +24,7 @@ from slca.learn.terms import make_terms
 from slca.learn.update import make_update
 from slca.policy import transformer
 from slca.probes import focus_of, make_probe, make_segment_kl
-from slca.report.behaviour import behaviour
+from slca.report.behaviour import behaviour, spread
 from slca.report.metrics import Metrics, finalize, merge
 from slca.resampling import resample
 from slca.rewards.annotate import annotate
@@ -38,12 +39,14 @@ ATTEMPT_STRIDE = 1 << 20  # beyond the steps of any run: what a second attempt a
 
 
 class Outcome(NamedTuple):
-    """What a step made in this process, beside the new state. credit [N, S]; values: metrics by name, of all processes."""
+    """What a step made in this process, beside the new state. credit [N, S]; values: metrics by name, of all processes;
+    series: name -> one number a token for each episode (`gap`: trainer minus sampler log-prob; `focus`), for the viewer."""
 
     episodes: list[Episode]
     rollouts: Rollouts
     credit: Float[np.ndarray, "N S"]
     values: dict[str, float]
+    series: dict[str, list[np.ndarray]]
 
 
 Step = Callable[[TrainState, Sequence[Task], int], tuple[TrainState, Outcome]]
@@ -69,7 +72,7 @@ def make_step(
     own, fetch = own_parts(parts)
     params_at = None if own.mesh is None else _places(own)
     collect = make_collect(config, own, params_at, None if reference is None else fetch(reference), phase, watch)
-    probe = make_probe(config, own, params_at)
+    probe, drift = make_probe(config, own, params_at), make_drift(config, own, params_at)
     learn = make_learn(config, parts, optimizer, placement, reference)
 
     def step(state: TrainState, tasks: Sequence[Task], number: int) -> tuple[TrainState, Outcome]:
@@ -80,6 +83,9 @@ def make_step(
             rollouts.rewards.update(measured.channels if measured else {})
             credit = record.credit(rollouts)
             focus = focus_of(measured, episodes, credit, config) if measured else None
+            series = {"focus": focus} if focus is not None else {}
+            if is_stored(config, number):
+                series["gap"] = drift(params, episodes)
         del params
         values["time/reward"] = time.monotonic() - began - values["time/rollout"]
         began = time.monotonic()
@@ -92,10 +98,17 @@ def make_step(
         values["time/update"] = time.monotonic() - began
         values |= named("probe", measured.counts if measured else {}) | named("sgls", parts.simulator.metrics(reset=True))
         described = describe(episodes, rollouts, credit, config, record)
-        pairs = merge({f"rollout/{name}": value for name, value in described.items()}, *padding)
-        return state, Outcome(episodes, rollouts, credit, everywhere(values, pairs) | named("train", metrics))
+        drifted = {f"train/{name}": value for name, value in drift_metrics(series.get("gap", ())).items()}
+        pairs = merge({f"rollout/{name}": value for name, value in described.items()}, *padding, drifted)
+        return state, Outcome(episodes, rollouts, credit, everywhere(values, pairs) | named("train", metrics), series)
 
     return step
+
+
+def is_stored(config: Any, number: int) -> bool:
+    """Whether the episodes of this step are kept: every `report.episodes_every` steps, and the last."""
+    every = config.report.episodes_every
+    return bool(every) and (number % every == 0 or number + 1 == config.train.steps)
 
 
 def everywhere(values: dict[str, float], pairs: Metrics) -> dict[str, float]:
@@ -219,7 +232,7 @@ def describe(
     rewards = {
         name: value for name, value in reward_metrics(rollouts).items() if not name.startswith("score/")
     }  # told by scores
-    return merge(scores | behaviour(episodes), rewards, found)
+    return merge(scores | behaviour(episodes), rewards, found, spread(rollouts, credit))
 
 
 def put(batch: Batch, mesh: Any) -> Batch:

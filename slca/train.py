@@ -29,7 +29,7 @@ from slca.learn.sharding import put_whole, row_shards
 from slca.learn.update import init_state, make_sft_update
 from slca.phases import phase_like, phase_optimizer, phase_placement, reference_needed
 from slca.pulse import Pulse
-from slca.reinforce import Outcome, make_step, named
+from slca.reinforce import Outcome, is_stored, make_step, named
 from slca.report import system
 from slca.report.console import log_through, print_table
 from slca.report.episodes import episode_file, save_episodes
@@ -286,7 +286,7 @@ class Trainer:
                 self.state, outcome = step(self.state, tasks.next(c.rollout.prompts), number)
             done, last = number + 1, number + 1 == c.train.steps
             self._advance(tasks)
-            if c.report.episodes_every and (last or number % c.report.episodes_every == 0):
+            if is_stored(c, number):
                 self._store(outcome, number)
             values = outcome.values | {"time/step": time.monotonic() - began}
             values |= system.memory() | system.speed(values, self.parameters)
@@ -315,7 +315,7 @@ class Trainer:
             credits.setdefault(name, algorithm(name, self.config.credit).credit(outcome.rollouts))
         save_episodes(
             episode_file(self.workdir, step), outcome.episodes, outcome.rollouts, credits, self.parts.tokenizer.decode,
-            hidden=self.hidden, step=step,
+            hidden=self.hidden, step=step, series=outcome.series,
         )  # fmt: skip
 
     # ---- shared

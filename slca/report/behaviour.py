@@ -1,4 +1,5 @@
-"""How the rollouts of a step went, counted by type: ends, errors, tool statuses, lengths. All kinds every step, zeros included."""
+"""How the rollouts of a step went: ends, errors, tool statuses and lengths, counted by type (all types every step, zeros included);
+how far rewards spread inside groups and which advantages the segments got."""
 
 from __future__ import annotations
 
@@ -6,9 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float
 
 from slca.report.metrics import Metrics, pair
-from slca.types import END_REASONS, ENV, OBSERVATION_STATUS, POLICY, PROMPT, Episode
+from slca.types import ABSENT, END_REASONS, ENV, KIND_NAMES, OBSERVATION_STATUS, POLICY, PROMPT, Episode, Rollouts
 
 ERROR_KINDS = (
     "malformed_json", "duplicate_key", "not_object", "missing_name", "missing_arguments", "unknown_tool", "truncated", "too_deep",
@@ -44,4 +46,27 @@ def behaviour(episodes: Sequence[Episode]) -> Metrics:
         found[f"length/{name}"] = pair(lengths)
         if writer == POLICY:
             found["length/policy_max"] = (float(max(lengths)), 1.0)
+    return found
+
+
+def spread(rollouts: Rollouts, credit: Float[np.ndarray, "N S"]) -> Metrics:
+    """Pairs over the groups and segments of a step, to be merged over hosts.
+
+    reward_std/<channel>: sample standard deviation inside a group, mean over the groups with two scores or
+    more. advantage/<kind>_min and _max: the extremes over segments. token_share/<kind>: share of the
+    tokens of all segments, where `rollouts.tokens` is known.
+    """
+    found: Metrics = {}
+    for name in ("tool", "summary", "total"):
+        values = np.asarray(rollouts.rewards[name], np.float64)
+        groups = [values[(rollouts.group == g) & np.isfinite(values)] for g in np.unique(rollouts.group)]
+        found[f"reward_std/{name}"] = pair([x.std(ddof=1) for x in groups if len(x) > 1])
+    for kind, name in enumerate(KIND_NAMES):
+        inside = rollouts.kind == kind
+        if inside.any():
+            found[f"advantage/{name}_min"] = (float(credit[inside].min()), 1.0)
+            found[f"advantage/{name}_max"] = (float(credit[inside].max()), 1.0)
+        if rollouts.tokens is not None:
+            total = rollouts.tokens[rollouts.kind != ABSENT].sum()
+            found[f"token_share/{name}"] = (float(rollouts.tokens[inside].sum()), float(total))
     return found

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from slca.report.plots import Line
+from slca.report.plots import STYLES, Line
 
 Rows = Sequence[Mapping[str, Any]]
 LEVEL = 0.95  # of the intervals over seeds
@@ -18,7 +18,7 @@ LEVEL = 0.95  # of the intervals over seeds
 PROCESS = ("process", "format", "name", "name_f1", "key", "value", "parallel", "argmatch", "arg_match")
 SUMMARY = ("summary", "faithful", "complete", "concise")
 EVALUATED = ("success@0.9", "summary")
-CALLS = ("turns", "tool_turns", "calls", "gold", "matched", "surplus", "missing", "duplicates", "omitted")
+CALLS = ("turns", "tool_turns", "calls", "gold", "matched", "surplus", "missing", "omitted")
 
 
 @dataclass(frozen=True)
@@ -31,32 +31,60 @@ class Plot:
     note: str = ""
 
 
+MAIN_CHANNELS = ("tool", "summary", "total", "process", "solved", "success")
+
+# The first plot whose pattern fits takes a metric. Between them they show what users of such trainers look for on day one: rewards
+# and their spread, advantages and tokens by segment, policy and sampler drift, how episodes went, the simulated world, speed.
 PLOTS = (
-    Plot("Reward by channel", ("rollout/reward/*",)),
+    Plot(
+        "Unscored rollouts", ("rollout/reward/*unscored", "rollout/unscored"), note="share; they have no score, which is not 0"
+    ),
+    Plot("Reward by channel", tuple(f"rollout/reward/{name}" for name in MAIN_CHANNELS)),
+    Plot("Other reward channels", ("rollout/reward/*",)),
+    Plot("Spread of rewards inside groups", ("rollout/reward_std/*",), note="standard deviation, mean over groups"),
+    Plot("Groups without spread by channel", ("*dead_groups*", "*zero_variance*"), note="share of groups: they teach nothing"),
     Plot("Success", ("rollout/success*", "rollout/solved"), note="share of rollouts whose score reaches the threshold"),
     Plot("Process components", tuple(f"rollout/{name}" for name in PROCESS)),
     Plot("Summary score", tuple(f"rollout/{name}" for name in SUMMARY)),
-    Plot("Lengths", ("rollout/length/*", "rollout/tokens*", "rollout/*_tokens"), note="tokens a rollout"),
-    Plot("Turns and calls", tuple(f"rollout/{name}" for name in CALLS), note="per rollout"),
-    Plot("End reasons", ("rollout/end/*", "rollout/unscored", "rollout/answered"), note="share of rollouts"),
-    Plot("Error kinds", ("rollout/error*", "rollout/call_errors", "rollout/status/*"), note="per rollout"),
-    Plot("Dead groups by channel", ("*dead*", "*zero_variance*"), note="share of groups without any spread"),
+    Plot("Advantage by segment", ("rollout/advantage/*", "train/advantage/*"), note="lowest, mean and highest of a step"),
+    Plot("Size of the advantage", ("train/advantage_abs/*",), note="mean over trained tokens"),
+    Plot(
+        "Tokens by segment", ("rollout/token_share/*", "rollout/credit/presence/*"), note="share of sampled tokens; of rollouts"
+    ),
     Plot("Sign conflict and contamination", ("*sign_conflict*", "*kappa*", "*contamination*", "*leak*", "*corr*")),
-    Plot("Advantage", ("*advantage*", "rollout/credit/*")),
     Plot("Loss", ("train/*loss*",)),
     Plot("Entropy", ("*/entropy*",), note="nats a token"),
     Plot("KL", ("*/kl*",), note="nats a token"),
-    Plot("Clip fraction", ("*/*clip*",)),
-    Plot("Gap between sampler and trainer", ("*/*gap*", "*/*mismatch*"), note="|log-prob difference|, nats"),
-    Plot("Ratio", ("train/ratio*", "train/ess*", "train/*correction*")),
+    Plot("Clip fraction", ("*/*clip*",), note="share of trained tokens"),
     Plot("Gradient norm", ("*/grad_norm*",)),
+    Plot("Gradient by segment", ("train/gradient/*",), note="norms of the tool and the summary gradient, and their cosine"),
     Plot("Learning rate", ("*/lr",)),
+    Plot("Gap between sampler and trainer", ("*/*gap*", "*/*mismatch*"), note="|log-prob difference|, nats"),
+    Plot("Ratio", ("train/ratio*", "train/*correction*")),
+    Plot("Effective sample size", ("*/ess*",), note="share of tokens left after weighting by trainer over sampler"),
+    Plot("Lengths", ("rollout/length/*",), note="tokens a rollout, by who wrote them"),
+    Plot("Tokens by writer and segment", ("rollout/tokens*", "rollout/*_tokens"), note="a rollout"),
+    Plot("Turns and calls", tuple(f"rollout/{name}" for name in CALLS), note="per rollout"),
+    Plot("End reasons", ("rollout/end/*", "rollout/answered"), note="share of rollouts"),
+    Plot(
+        "Cut, forged, repeated", ("rollout/truncated", "rollout/forged", "rollout/duplicates"), note="share of rollouts; calls"
+    ),
+    Plot("Call errors", ("rollout/error*", "rollout/call_errors"), note="per rollout"),
+    Plot("Tool results", ("rollout/status/*",), note="per rollout"),
     Plot("Cold start", ("sft/*loss*", "sft/*accuracy*")),
     Plot("Evaluation", ("eval/*",), each=True),
+    Plot("Latency of simulator and judge", ("time/simulate*", "time/judge*"), note="seconds a call"),
+    Plot("Simulator", ("sgls/*",), each=True),
+    Plot("Judge", ("judge/*",), note="requests a step by outcome"),
+    Plot("Cost of a solved rollout", ("rollout/cost/*",), note="calls, tokens of the simulator, declared prices"),
     Plot("Time per phase", ("time/*",), note="seconds a step"),
     Plot("Time per phase of the cold start", ("sft/time/*",), note="seconds a step"),
-    Plot("Memory", ("*/*rss*", "sys/*bytes*", "sys/*memory*"), note="bytes"),
-    Plot("Simulator", ("sgls/*",), each=True),
+    Plot("Throughput", ("sys/tokens*",), note="tokens a second"),
+    Plot(
+        "Use of the hardware", ("sys/mfu", "engine/occupancy", "*/padding*"), note="share: arithmetic, slots at work, padding"
+    ),
+    Plot("Memory", ("*/*rss*", "sys/*bytes*", "sys/*memory*", "sys/hbm*"), note="bytes"),
+    Plot("Compilations", ("sys/compiles*",), note="programs since the start; flat after the first step"),
     Plot("Other", ("*",), each=True),
 )
 
@@ -90,9 +118,18 @@ def assign(names: Iterable[str]) -> list[tuple[str, str, list[str]]]:
 
 
 def run_plots(rows: Rows) -> list[tuple[str, str, list[Line]]]:
-    """(title, note, lines) of one run: related metrics share a plot."""
+    """(title, note, lines) of one run: related metrics share a plot, `STYLES` at most, as no two lines may look alike."""
     found = series(rows)
-    return [(title, note, [Line(_label(name, names), *found[name]) for name in names]) for title, note, names in assign(found)]
+    plots = []
+    for title, note, names in assign(found):
+        idle = [name for name in names if not np.any(np.nan_to_num(found[name][1]))]  # a figure only names them
+        moving = [name for name in names if name not in idle]
+        parts = [moving[k : k + STYLES] for k in range(0, len(moving), STYLES)] or [[]]
+        for k, part in enumerate(parts):
+            label = f"{title} ({k + 1} of {len(parts)})" if len(parts) > 1 else title
+            lines = [Line(_label(name, names), *found[name]) for name in (part + idle if k == 0 else part)]
+            plots.append((label, note, lines))
+    return plots
 
 
 def result_plots(results: Rows, last_step: int) -> list[tuple[str, str, list[Line]]]:

@@ -55,11 +55,18 @@ def write_report(
     configs = [_read_json(folder / CONFIG, problems) for folder in workdirs]
     hidden = tuple({value for config in configs for value in secrets(config)})
     notes = "".join(f'<p class="problem">{escape(redact(problem, hidden))}</p>' for problem in problems)
-    page = viewer.page(title, f"<header><h1>{escape(title)}</h1></header>{notes}{body}")
+    subtitle = _subtitle(configs[0]) if len(workdirs) == 1 else f"{len(workdirs)} runs side by side"
+    page = viewer.page(title, f"<header><h1>{escape(title)}</h1><p class=note>{escape(subtitle)}</p></header>{notes}{body}")
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(redact(page, hidden), encoding="utf-8")
     os.replace(temporary, path)
     return path
+
+
+def _subtitle(config: Mapping[str, Any]) -> str:
+    """What the run is, in one line: the fields of `SHOWN` that its config has."""
+    flat = _flat(redact_tree(config))
+    return " · ".join(f"{name} {flat[name].strip(chr(34))}" for name in SHOWN if name in flat)
 
 
 def _single(folder: Path, problems: list[str]) -> str:
@@ -142,7 +149,8 @@ def _block(key: tuple[str, str], stages: Stages, *, first: bool) -> str:
         rows = {metric: {name: row[metric] for name, row in rows.items()} for metric in chosen}
     head = "".join(f"<th scope=col>{escape(name)}</th>" for name in next(iter(rows.values())))
     body = "".join(f"<tr><th scope=row>{escape(name)}</th>{''.join(row.values())}</tr>" for name, row in rows.items())
-    caption = " · ".join(filter(None, [key[0], key[1] and f"temperature {key[1]}"]))
+    decoding = "greedy" if key[1] in ("0", "0.0") else key[1] and f"temperature {key[1]}"
+    caption = " · ".join(filter(None, [key[0], decoding]))
     return f"<table><caption>{escape(caption)}</caption><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 

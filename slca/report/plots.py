@@ -154,13 +154,17 @@ def _y_range(lines: Sequence[Line]) -> tuple[float, float] | None:
 
 
 def ticks(low: float, high: float, count: int, *, whole: bool = False) -> list[float]:
-    """Round numbers (1, 2 or 5 times a power of ten) that lie in [low, high]; at most about `count`, at least one."""
-    raw = (high - low) / max(count - 1, 1)
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * (1 - 1e-9))
-    step = max(step, 1.0) if whole else step
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [k * step for k in range(first, last + 1)] or [(low + high) / 2]
+    """Round numbers (1, 2 or 5 times a power of ten) that lie in [low, high]: the coarsest step that gives `count` - 1 of them or more,
+    three at least; fewer where whole numbers run out, at least one."""
+    power = 10.0 ** math.floor(math.log10((high - low) / max(count - 1, 1)))
+    found: list[float] = []
+    for step in (m * power for m in (10, 5, 2, 1)):
+        step = max(step, 1.0) if whole else step
+        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+        found = [k * step for k in range(first, last + 1)]
+        if len(found) >= max(count - 1, 3):
+            break
+    return found or [(low + high) / 2]
 
 
 def short(value: float) -> str:

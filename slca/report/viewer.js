@@ -4,7 +4,11 @@
   const $ = (id) => document.getElementById(id);
   const data = JSON.parse($("data").textContent);
   const WRITERS = ["prompt", "policy", "environment"];
-  const MODES = ["advantage", "segment", "writer", "log-prob", ...Object.keys(data.episodes[0]?.series ?? {})];
+  const STORED = Object.keys(data.episodes[0]?.series ?? {});
+  const SERIES = ["gap", "focus", ...STORED.filter((name) => name !== "gap" && name !== "focus")];
+  const MODES = ["advantage", "segment", "writer", ...SERIES, "log-prob"];
+  const LONG = { gap: "log-prob gap" }; // trainer minus sampler, nats
+  const CENTRE = { focus: 1 }; // a factor: 1 changes nothing
   const state = { shown: [], at: -1, token: -1, tokens: [] };
 
   function el(tag, attributes, ...children) {
@@ -22,7 +26,9 @@
   const peak = (rows) => rows.reduce((most, row) => (row ?? []).reduce((m, v) => Math.max(m, Math.abs(v ?? 0)), most), 0) || 1;
   const algorithm = () => $("algorithm").value;
   const peaks = Object.fromEntries(data.algorithms.map((name) => [name, peak(data.episodes.map((e) => e.credit[name]))]));
-  const seriesPeaks = Object.fromEntries(MODES.slice(4).map((name) => [name, peak(data.episodes.map((e) => e.series[name]))]));
+  const offset = (name, x) => (typeof x === "number" ? x - (CENTRE[name] ?? 0) : null);
+  // A gap below a hundredth of a nat is rounding: it stays pale, whatever the largest one is.
+  const seriesPeaks = Object.fromEntries(SERIES.map((name) => [name, Math.max(0.01, peak(data.episodes.map((e) => (e.series[name] ?? []).map((x) => offset(name, x)))))]));
   const kindOf = (episode, k) => data.kinds[episode.segments[k][0]] ?? "segment";
   const label = (episode, k) => `${kindOf(episode, k)}, turn ${episode.segments[k][3] + 1}`;
 
@@ -56,10 +62,12 @@
     }
     if (token.writer !== 1) return ["", ""];
     if (mode === "log-prob") return [tint("depth", Math.min(1, -token.logprob / 5) * 0.75), ""];
-    const x = token.series[mode];
-    return [diverging(x, seriesPeaks[mode]), mark(x)];
+    const x = offset(mode, token.series[mode]);
+    return [diverging(x, seriesPeaks[mode]), Math.abs(x ?? 0) > 0.05 * seriesPeaks[mode] ? mark(x) : ""];
   }
-  const advantage = (episode, token, name) => (token.segment < 0 || token.writer !== 1 ? 0 : episode.credit[name][token.segment]);
+  // The credit of the token's segment; the focus that was measured belongs to the algorithm that was trained.
+  const factor = (token, name) => (name === data.algorithms[0] ? token.series.focus ?? 1 : 1);
+  const advantage = (episode, token, name) => (token.segment < 0 || token.writer !== 1 ? 0 : episode.credit[name][token.segment] * factor(token, name));
 
   function expand(episode) {
     const ids = [...data.groups[episode.g].prompt.slice(0, episode.skip), ...episode.body];
@@ -158,7 +166,12 @@
       segment: () => [swatch(tint("plus", 0.32), "solid", "tool"), swatch(tint("minus", 0.32), "dashed", "summary"), " rest: not trained"],
       writer: () => [swatch(tint("plus", 0.3), "solid", "policy"), swatch(tint("minus", 0.22), "dotted", "environment"), " plain: prompt"],
       "log-prob": () => [swatch(tint("depth", 0), "", "sure"), swatch(tint("depth", 0.4), "", "−2.7"), swatch(tint("depth", 0.75), "", "−5 nats or less")],
-    }[mode] ?? (() => [swatch(tint("plus", 0.6), "up", "above 0"), swatch(tint("minus", 0.6), "down", "below 0"), ` ${mode}`]);
+    }[mode] ?? (() => {
+      if (!STORED.includes(mode)) return [mode === "focus" ? `${data.algorithms[0] ?? "this run"} weighs all tokens of a segment alike (focus 1)` : `${LONG[mode] ?? mode} was not stored with this run`];
+      const centre = CENTRE[mode] ?? 0;
+      const unit = mode === "gap" ? " nats: trainer minus sampler" : "";
+      return [swatch(tint("plus", 0.6), "up", `above ${centre}`), swatch(tint("minus", 0.6), "down", `below ${centre}`), ` ${LONG[mode] ?? mode}, strongest ±${number(seriesPeaks[mode], 3)}${unit}`];
+    });
     return el("p", { class: "legend-line" }, ...items().flatMap((item) => [item, " "]));
   }
 
@@ -240,7 +253,7 @@
     const where = `${WRITERS[token.writer]}${token.writer === 1 ? `, turn ${token.turn + 1}` : ""}${token.segment >= 0 ? `, ${kindOf(episode, token.segment)}` : ""}`;
     const rows = [["position", String(t)], ["id", String(token.id)], ["writer", where]];
     if (token.logprob !== null) rows.push(["log-prob", `${number(token.logprob, 4)} nats (p ${number(Math.exp(token.logprob), 3)})`]);
-    for (const [name, x] of Object.entries(token.series)) if (x !== null) rows.push([name, number(x, 4)]);
+    for (const [name, x] of Object.entries(token.series)) if (x !== null) rows.push([LONG[name] ?? name, number(x, 4)]);
     const advantages = data.algorithms.map((name) => [name, shaded(advantage(episode, token, name), peaks[name])]);
     tip.replaceChildren(el("code", {}, show(token.text)), table(["", ""], rows), table(["advantage", ""], advantages));
     const box = node.getBoundingClientRect();
@@ -324,7 +337,7 @@
   for (const id of ["mode", "algorithm"]) $(id).addEventListener("input", repaint);
 
   const options = (id, names) => $(id).append(...names.map((name) => el("option", { value: name }, name)));
-  options("mode", MODES);
+  $("mode").append(...MODES.map((name) => el("option", { value: name }, LONG[name] ?? name)));
   options("algorithm", data.algorithms);
   options("end", [...new Set(data.episodes.map((e) => e.end))]);
   options("channel", CHANNELS);

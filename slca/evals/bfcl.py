@@ -242,7 +242,7 @@ def grade(python: Path, root: Path, names: Sequence[str]) -> dict[tuple[str, str
     if not names:
         return {}
     command = [
-        str(python), str(WORKER), "evaluate", "--model", ",".join((OWN, CEILING, FLOOR)), "--test-category", ",".join(names),
+        str(python), "-P", str(WORKER), "evaluate", "--model", ",".join((OWN, CEILING, FLOOR)), "--test-category", ",".join(names),
         "--partial-eval",
     ]  # fmt: skip
     run(command, {"BFCL_PROJECT_ROOT": str(root)}, root / "evaluate.log", GRADE_SECONDS)

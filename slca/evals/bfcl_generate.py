@@ -228,7 +228,7 @@ class Worker:
     def _start(self) -> None:
         log = (self._root / "worker.log").open("a", encoding="utf-8")
         self._process = subprocess.Popen(
-            [str(self._python), str(WORKER), "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+            [str(self._python), "-P", str(WORKER), "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
             encoding="utf-8", env=environment({"BFCL_PROJECT_ROOT": str(self._root)}),
         )  # fmt: skip
         log.close()

@@ -79,7 +79,7 @@ def get_config(arg: str = "slca") -> ConfigDict:
 
     g = c.sgls = ConfigDict()
     g.mode = "safe"  # safe | paper (every extra off, as published)
-    g.backend = "scripted"  # scripted | jax | openai
+    g.backend = "scripted"  # scripted (it alone repeats a run bit for bit) | jax: a frozen model on one device | openai
     g.validate = "jsonschema"  # required (paper) | jsonschema
     g.cache = "group"  # none (paper) | group | global
     g.store = ""  # SQLite file of cached and recorded results, kept between runs; "" = memory
@@ -91,10 +91,12 @@ def get_config(arg: str = "slca") -> ConfigDict:
     g.timeout = 540.0  # seconds a call, retries and regenerations included
     g.retries = 2  # after infrastructure errors only
     g.url = ""  # OpenAI-compatible endpoint, e.g. http://127.0.0.1:8001/v1
-    g.model = ""  # its name at the endpoint
+    g.model = ""  # openai: its name there | jax: workdir, step or Hugging Face folder, gguf:FILE; "" = what the run starts from
     g.key_env = "SLCA_SIMULATOR_KEY"  # environment variable that holds the key
     g.concurrency = 32  # requests in flight
     g.max_tokens = 4096  # tokens a reply
+    g.slots = 16  # jax: replies sampled together
+    g.max_prompt_tokens = 4096  # jax: a call whose prompt is longer fails, unscored
     g.faults = ConfigDict()
     g.faults.rate = 0.0  # share of calls that meet a fault, 0..1
     g.faults.kinds = ("timeout", "429", "500", "empty", "malformed", "stale")  # drawn evenly

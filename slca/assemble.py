@@ -23,6 +23,7 @@ from slca.policy import transformer, weights
 from slca.policy.config import ModelConfig
 from slca.rollout.sampler import Sampler
 from slca.sgls.simulator import Simulator
+from slca.simulate import make_simulator
 from slca.validate import ConfigError
 
 
@@ -70,6 +71,10 @@ def assemble(config: Any, record: Algorithm | None = None) -> Parts:
     mesh = make_mesh(config.mesh) if jax.device_count() > 1 else None
     here = own_mesh(mesh) if mesh is not None and processes.count() > 1 else mesh
     hidden, unembed = policy_forward(model, mesh)
+    try:
+        simulator = make_simulator(config, model, template)
+    except (ValueError, ImportError) as error:
+        raise ConfigError(f"sgls.backend={config.sgls.backend}: {error}") from error
     return Parts(
         tokenizer=tokenizer,
         template=template,
@@ -77,7 +82,7 @@ def assemble(config: Any, record: Algorithm | None = None) -> Parts:
         mesh=mesh,
         here=here,
         sampler=make_sampler(config, model, here),
-        simulator=Simulator.from_config(config.sgls),
+        simulator=simulator,
         algorithm=record,
         hidden=hidden,
         unembed=unembed,

@@ -283,7 +283,27 @@ def _simulator(c: Any) -> list[str]:
         Options(**{name: value for name, value in c.sgls.to_dict().items() if name != "backend"})
     except (TypeError, ValueError) as error:
         return [str(error) if "sgls" in str(error) else f"sgls: {error}"]
-    return []
+    return _simulators_model(c) if c.sgls.backend == "jax" else []
+
+
+def _simulators_model(c: Any) -> list[str]:
+    """The model behind sgls.backend=jax: it must be there, be long enough, and be held to schemas."""
+    from slca.sgls import grammar
+
+    g, out = c.sgls, []
+    if g.mode != "paper" and not grammar.available():
+        out.append("sgls.backend=jax: replies are held to their schemas by llguidance: pip install 'slca[grammar]'")
+    if g.model and not g.model.startswith("gguf:"):
+        folder = Path(g.model)
+        if not folder.is_dir() or not (_holds_weights(folder) or _holds_checkpoint(folder)):
+            out.append(f"sgls.model={g.model}: neither a run, a step folder nor a Hugging Face folder with *.safetensors")
+    longest = g.max_prompt_tokens + g.max_tokens
+    if not g.model and c.model.source == "random" and longest > c.model.max_length:
+        out.append(
+            f"sgls.max_prompt_tokens + sgls.max_tokens = {longest} is beyond model.max_length={c.model.max_length}; lower them, raise "
+            "it, or name another model in sgls.model"
+        )
+    return out
 
 
 def _algorithm(c: Any) -> list[str]:

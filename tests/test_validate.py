@@ -125,6 +125,21 @@ def test_endpoint_without_url(section, choice, value, url):
     assert url in refused(**{f"{section}__{choice}": value})
 
 
+def test_a_simulators_model_must_be_there_and_long_enough(tmp_path):
+    pytest.importorskip("llguidance", reason="the extra `grammar` (llguidance) is not installed")
+    assert "sgls.model=no/such/folder" in refused(sgls__backend="jax", sgls__model="no/such/folder")
+    assert f"sgls.model={tmp_path}" in refused(sgls__backend="jax", sgls__model=str(tmp_path))
+    assert "is beyond model.max_length=4096" in refused(sgls__backend="jax")
+    config = default.get_config()
+    config.sgls.update(backend="jax", max_tokens=1024, max_prompt_tokens=2048)
+    validate(config)
+
+
+def test_grammars_need_their_extra(monkeypatch):
+    monkeypatch.setattr("slca.sgls.grammar.available", lambda: False)
+    assert "slca[grammar]" in refused(sgls__backend="jax", sgls__max_tokens=64, sgls__max_prompt_tokens=64)
+
+
 def test_missing_weights_are_said_in_one_line_with_the_remedy():
     message = refused(model__source="models/Qwen2.5-7B-Instruct")
     assert "\n" not in message

@@ -15,7 +15,16 @@ CHOICES = {
     "cache": ("none", "group", "global"),
     "state": ("none", "transcript", "kv"),
 }
-LEAST = {"regenerations": 0, "retries": 0, "max_chars": MIN_CHARS, "concurrency": 1, "max_tokens": 1, "temperature": 0}
+LEAST = {
+    "regenerations": 0,
+    "retries": 0,
+    "max_chars": MIN_CHARS,
+    "concurrency": 1,
+    "max_tokens": 1,
+    "temperature": 0,
+    "slots": 1,
+    "max_prompt_tokens": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,8 @@ class Options:
     key_env: str = "SLCA_SIMULATOR_KEY"
     concurrency: int = 32
     max_tokens: int = 4096
+    slots: int = 16
+    max_prompt_tokens: int = 4096
     faults: Mapping[str, Any] | None = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -22,6 +22,8 @@ from orbax.checkpoint import v1 as ocp
 
 from slca.types import TrainState
 
+log = logging.getLogger("slca")
+
 SCHEMA = 1
 FOLDER = "checkpoints"
 
@@ -109,22 +111,30 @@ class Checkpoints:
 
         like: arrays or ShapeDtypeStructs with the shardings to restore onto: any mesh and number of devices; or a function
         from the checkpoint's JSON side to them, for runs whose optimizer changes between phases.
-        A damaged newest checkpoint is set aside as `damaged-<step>`, said so, and the one before is taken. Raises
-        ValueError when a sound checkpoint holds other parameters or an unknown schema, RuntimeError when all are damaged.
+        A damaged newest checkpoint is set aside as `damaged-<step>`, said so, and the one before is taken; when there is no
+        sound one, nothing is moved. Raises ValueError when a sound checkpoint holds other parameters or an unknown schema,
+        RuntimeError when all are damaged.
         """
-        wanted = [step] if step is not None else sorted(self.steps, reverse=True)
-        for candidate in wanted:
+        if step is not None:
+            return self._load(step, like)
+        faults: dict[int, Exception] = {}
+        for candidate in sorted(self.steps, reverse=True):
             try:
-                return self._load(candidate, like)
+                found = self._load(candidate, like)
             except Mismatch:
                 raise
             except Exception as error:  # Orbax and TensorStore raise whatever met them on a damaged folder
-                if step is not None:
-                    raise
-                self._set_aside(candidate, error)
-        if wanted:
+                faults[candidate] = error
+                continue
+            for damaged, error in faults.items():
+                self._set_aside(damaged, error)
+            return found
+        aside = sorted(path.name for path in Path(self._orbax.directory).glob("damaged-*"))
+        if faults or aside:  # a run that starts over here would bury what could still be put back
+            first = next((f" ({type(error).__name__}: {_line(error)})" for error in faults.values()), "")
             raise RuntimeError(
-                f"all checkpoints of {self._orbax.directory} are damaged: {wanted}; they were set aside as damaged-*"
+                f"{self._orbax.directory}: all checkpoints are damaged: {[*faults, *aside]}{first}; put a sound copy back, or start "
+                "over in another --workdir"
             )
         return None
 
@@ -142,8 +152,11 @@ class Checkpoints:
 
     def _set_aside(self, step: int, error: Exception) -> None:
         folder = Path(self._orbax.directory)
-        logging.error(
-            "checkpoint %s is damaged (%s); set aside as damaged-%d, trying the one before", folder / str(step), error, step
+        log.error(
+            "checkpoint %s is damaged (%s); set aside as damaged-%d, going on from the one before",
+            folder / str(step),
+            _line(error),
+            step,
         )
         if jax.process_index() == 0 and (folder / str(step)).exists():
             os.replace(folder / str(step), _free(folder / f"damaged-{step}"))
@@ -262,6 +275,10 @@ def _check(folder: Path, saved: Any, wanted: Any) -> None:
     if different:
         more = f" and {len(different) - 5} more" if len(different) > 5 else ""
         raise Mismatch(f"{folder} is of another model or optimizer: {'; '.join(different[:5])}{more}")
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
 
 
 def _free(path: Path) -> Path:

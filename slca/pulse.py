@@ -47,6 +47,7 @@ class Pulse:
         self._workdir, self._leave, self._signs = workdir, leave, list[Callable[[], Any]]()
         self._moved, self._seen, self._over = time.monotonic(), (), threading.Event()
         self._peers: dict[int, tuple[dict[str, Any], float]] = {}  # last sign of each other process, and when it last changed
+        self._left = set[int]()
         self._thread = threading.Thread(target=self._watch, name="pulse", daemon=True)
 
     def __enter__(self) -> Pulse:
@@ -144,11 +145,17 @@ class Pulse:
     def _look(self) -> None:
         now = time.monotonic()
         for i in range(self.count):
-            if i == self.index:
+            if i == self.index or i in self._left:
                 continue
             last, changed = self._peers.get(i, ({}, now))
             try:
                 sign = json.loads(self._file(i).read_text())
+            except FileNotFoundError:
+                if last:  # it has left in good order
+                    self._left.add(i)
+                    self._peers.pop(i)
+                    continue
+                sign = last
             except (OSError, ValueError):
                 sign = last
             self._peers[i] = (sign, now if sign != last else changed)

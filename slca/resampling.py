@@ -63,11 +63,15 @@ def _taken(a: Rollouts, b: Rollouts, rows: np.ndarray) -> Rollouts:
     def emptiness(x: np.ndarray) -> float:
         return -1 if np.issubdtype(x.dtype, np.integer) else 0.0
 
+    def channel(name: str) -> np.ndarray:  # scores are missing where nothing was scored
+        x, y = (r.rewards.get(name, np.full(len(r.group), np.nan)) for r in (a, b))
+        return joined(x, y, np.nan)
+
     return replace(
         a,
         group=joined(a.group, b.group, 0),
         kind=joined(a.kind, b.kind, ABSENT),
-        rewards={name: joined(x, b.rewards[name], np.nan) for name, x in a.rewards.items()},
+        rewards={name: channel(name) for name in dict.fromkeys([*a.rewards, *b.rewards])},
         labels={name: joined(x, b.labels[name], emptiness(x)) for name, x in a.labels.items()},
         tokens=None if a.tokens is None or b.tokens is None else joined(a.tokens, b.tokens, 0),
     )

@@ -43,28 +43,29 @@ def encode_demo(task: Task, template: Any) -> tuple[np.ndarray, np.ndarray]:
 def demonstrations(tasks: Any, template: Any, config: Any, step: int, shards: int = 1) -> tuple[Batch, dict[str, float]]:
     """The packed batch of SFT step `step`: demonstrations are drawn from the stream until its rows are full.
 
-    Returns the batch and counts: `tasks` used, `too_long` for a row and therefore left out. Raises ValueError when a
-    thousand in a row are too long.
+    Returns the batch and counts: `tasks` used; left out because `too_long` for a row, or `untaught`, without a demonstrated
+    turn. Raises ValueError when a thousand in a row are left out.
     """
     c = config.sft
     room = c.batch_rows * c.row_length * 0.97  # first-fit-decreasing leaves about 3 % of the rows empty
     examples: list[tuple[np.ndarray, np.ndarray]] = []
-    too_long = 0
+    left_out = {"too_long": 0, "untaught": 0}
     while room >= c.row_length / 2:
         task = tasks.next(1)[0]
-        rng = np.random.default_rng([config.run.seed, step, len(examples) + too_long])
+        rng = np.random.default_rng([config.run.seed, step, len(examples) + sum(left_out.values())])
         tokens, weight = encode_demo(corrupt(task, rng, c.noise), template)
-        if len(tokens) > c.row_length:
-            too_long += 1
-            if too_long >= 1000 * (len(examples) + 1):
-                raise ValueError(
-                    f"sft.row_length={c.row_length}: {too_long} demonstrations are longer, the last by {len(tokens)}"
-                )
+        if weight.any() and len(tokens) <= c.row_length:
+            examples.append((tokens, weight))
+            room -= len(tokens)
             continue
-        examples.append((tokens, weight))
-        room -= len(tokens)
+        left_out["too_long" if weight.any() else "untaught"] += 1
+        if sum(left_out.values()) >= 1000 * (len(examples) + 1):
+            raise ValueError(
+                f"sft.row_length={c.row_length}: of {sum(left_out.values())} demonstrations {left_out['too_long']} are longer and "
+                f"{left_out['untaught']} have no assistant turn, the last has {len(tokens)} tokens"
+            )
     batches = pack_sft(examples, config, data_size=shards)
-    return batches[0], {"tasks": float(len(examples)), "too_long": float(too_long)}
+    return batches[0], {"tasks": float(len(examples)), **{name: float(n) for name, n in left_out.items()}}
 
 
 def corrupt(task: Task, rng: np.random.Generator, noise: float) -> Task:

@@ -132,7 +132,8 @@ def test_none_to_restore(tmp_path):
         assert checkpoints.latest is None and checkpoints.restore(fresh()) is None
 
 
-def test_a_damaged_newest_checkpoint_is_set_aside(tmp_path, caplog):
+def test_a_damaged_newest_checkpoint_is_set_aside(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("slca"), "propagate", True)  # a run in this process may have turned it off
     state = fresh()
     with Checkpoints(tmp_path) as checkpoints:
         for step in (1, 2):
@@ -152,7 +153,11 @@ def test_only_damaged_checkpoints(tmp_path):
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(4, state, {}, {})
     damage(tmp_path, 4)
-    with Checkpoints(tmp_path) as checkpoints, pytest.raises(RuntimeError, match=r"are damaged: \[4\]"):
+    for _ in range(2):  # nothing is moved: what can be put back can be put back, and the next try does not start over
+        with Checkpoints(tmp_path) as checkpoints, pytest.raises(RuntimeError, match=r"are damaged: \[4\]"):
+            checkpoints.restore(state)
+    (tmp_path / "checkpoints" / "4").rename(tmp_path / "checkpoints" / "damaged-4")
+    with Checkpoints(tmp_path) as checkpoints, pytest.raises(RuntimeError, match=r"are damaged: \['damaged-4'\]"):
         checkpoints.restore(state)
 
 

@@ -53,6 +53,16 @@ def test_nothing_is_tried_without_dead_groups(config):
     assert not asked and counts == {"tried": 0.0, "recovered": 0.0, "rounds": 0.0, "dead": 0.0}
 
 
+def test_attempts_without_any_score_leave_everything_as_it_was(config):
+    def lost(group):
+        return [episode(task(), [calls(GOLD)], group=group, sample=k, end="sim_failed") for k in (0, 1)]
+
+    for first, second in ((solved, lost), (lost, solved)):
+        before, episodes, rollouts, counts, _ = run(config, [first], [{0: second}], rounds=1)
+        assert episodes == before and counts["dead"] == 1.0
+        assert np.isnan(rollouts.rewards["tool"]).all() == (first is lost)
+
+
 def test_longer_new_rollouts_widen_the_arrays(config):
     def long(group):
         return [good(group=group), episode(task(), [calls(WRONG), calls(GOLD), ANSWER], group=group, sample=1)]

@@ -140,3 +140,42 @@ def test_tfds(tmp_path, section):
         stream(section, "train", 0).restore(state)
     with pytest.raises(ValueError, match="cannot read split 'heldout_tools'"):
         stream(section, "heldout_tools", 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"messages": [{"role": "robot", "content": "hi"}]}, "messages must be"),
+        ({"messages": []}, "at least one"),
+        ({"messages": "hi"}, "messages must be"),
+        ({"demo": [{"role": "assistant", "content": 3}]}, "demo must be"),
+        ({"tools": ["get_weather"]}, "tools must be a list of objects"),
+        ({"gold_steps": [[{"name": "a", "arguments": "{}"}]]}, "`arguments` an object"),
+        ({"facts": ["Oslo"]}, "facts must be a list of lists"),
+        ({"followups": "again"}, "followups must be"),
+        ({"id": 7}, "id must be a text"),
+    ],
+)
+def test_inner_types_of_a_stored_task(tmp_path, changes, named):
+    task = {"id": "a", "messages": [{"role": "user", "content": "hi"}], "tools": [], "gold_steps": []}
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(task) + "\n" + json.dumps(task | changes) + "\n")
+    with pytest.raises(ValueError, match="line 2") as error:
+        read_jsonl(tmp_path / "tasks.jsonl")
+    assert named in str(error.value)
+
+
+def test_a_bad_line_of_a_split_file_is_found_when_it_is_opened(tmp_path, config):
+    task = {"id": "a", "messages": [{"role": "user", "content": "hi"}], "tools": [], "gold_steps": []}
+    (tmp_path / "train.jsonl").write_text(json.dumps(task) + "\n" + "{\n")
+    config.tasks.source = f"jsonl:{tmp_path}/{{split}}.jsonl"
+    with pytest.raises(ValueError, match=r"train\.jsonl, line 2"):
+        stream(config.tasks, "train", 0)
+    with pytest.raises(ValueError, match=r"cannot read .*heldout_tasks\.jsonl"):
+        evaluation_tasks(config.tasks, "heldout_tasks", 1, 0)
+
+
+def test_a_file_in_another_encoding(tmp_path, config):
+    (tmp_path / "tasks.jsonl").write_bytes('{"id": "é"}'.encode("latin-1"))
+    config.tasks.source = f"jsonl:{tmp_path}/tasks.jsonl"
+    with pytest.raises(ValueError, match=r"is not UTF-8 .byte 8"):
+        stream(config.tasks, "train", 0)

@@ -57,6 +57,14 @@ def pass_hat_k(successes: int, trials: int, k: int) -> float:
     return math.comb(successes, k) / math.comb(trials, k)
 
 
+def pass_at_k(successes: int, trials: int, k: int) -> float:
+    """pass@k: the chance that one of k fresh trials of a task succeeds, without bias: 1 - C(n - c, k) / C(n, k) (Codex paper).
+
+    Raises ValueError unless 1 <= k <= trials and 0 <= successes <= trials.
+    """
+    return 1.0 - pass_hat_k(trials - successes, trials, k)
+
+
 def paired_permutation(a: Sequence[float], b: Sequence[float], *, draws: int = 10_000, seed: int = 0) -> tuple[float, float]:
     """Mean of a - b over pairs (same tasks or seeds) and its two-sided p-value under random sign flips.
 

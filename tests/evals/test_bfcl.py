@@ -59,7 +59,10 @@ def test_three_ways_to_read_a_reply():
     assert read(Reply(thought), "official", "hermes") == (written([CD]), [CD])
     one_line = '<tool_call>{"name": "cd", "arguments": {"folder": "a"}}</tool_call>'
     assert read(Reply(one_line), "official", "hermes") == (one_line, [])
-    assert read(Reply(one_line), "strict", "hermes") == (written([CD]), [CD])  # training reads it: the file gets the official form
+    assert read(Reply(one_line), "strict", "hermes") == (
+        written([CD]),
+        [CD],
+    )  # training reads it: the file gets the official form
     twice = block('{"name": "cd", "arguments": {"folder": "a", "folder": "b"}}')
     text, calls = read(Reply(twice), "strict", "hermes")
     assert not calls and not decoded(text)  # what training refuses must not be scored
@@ -111,7 +114,7 @@ def test_a_conversation_ends_early_when_nothing_fits_or_nothing_ends_it():
 
 def test_the_oracle_takes_accepted_values_and_damages_every_second_entry():
     options = {"a": [1, 2], "b": ["", 3], "c": [""], "d": [{"e": ["f"]}], "undeclared": [4, ""]}
-    parameters = {"type": "dict", "properties": dict.fromkeys("abcd", {"type": "any"}), "required": ["a", "c"]}
+    parameters = {"type": "dict", "properties": {key: {"type": "any"} for key in "abcd"}, "required": ["a", "c"]}
     one = {"id": "simple_python_0", "declared": [{"name": "f", "parameters": parameters}], "ground_truth": [{"f": options}]}
     assert true_turns(one) == [[ToolCall("f", {"a": 1, "b": 3, "c": "", "d": {"e": "f"}})]]
     entries = [entry("multi_turn_base_0"), entry("multi_turn_base_1")]
@@ -179,7 +182,12 @@ def python():
 
 
 def test_the_grader_gives_the_oracle_full_marks_and_damaged_answers_half(python, tmp_path, capsys):
-    flags = ["--oracle", "--damage=renamed", "--limit=6", "--categories=simple_python,parallel,irrelevance,multi_turn_miss_func"]
+    flags = [
+        "--oracle",
+        "--damage=renamed",
+        "--limit=6",
+        "--categories=simple_python,parallel,irrelevance,multi_turn_miss_func",
+    ]
     assert bfcl.main([*flags, f"--out={tmp_path}"]) == 0
     scores = {score["category"]: score for score in json.loads((tmp_path / "scores.json").read_text())["scores"]}
     for name in ("simple_python", "parallel", "multi_turn_miss_func"):
@@ -206,7 +214,10 @@ def test_the_worker_runs_named_calls_and_never_text(python, tmp_path):
 def test_the_grader_does_not_evaluate_what_a_model_wrote(python, tmp_path):
     """A call that names Python rather than a tool goes through the official executor without a trace."""
     mark = tmp_path / "was here"
-    texts = [written([ToolCall(f"open({str(mark)!r}, 'w')", {})]), written([ToolCall("ls", {f"a), open({str(mark)!r}, 'w'": 1})])]
+    texts = [
+        written([ToolCall(f"open({str(mark)!r}, 'w')", {})]),
+        written([ToolCall("ls", {f"a), open({str(mark)!r}, 'w'": 1})]),
+    ]
     with Worker(python, tmp_path) as worker:
         one = worker.entries("multi_turn_base")[0]
     rows = [{"id": one["id"], "result": [texts] * len(one["question"])}]

@@ -1,11 +1,23 @@
 """Metrics of scripted policies whose scores are known by hand."""
 
+import json
 import math
 import random
+import subprocess
+import sys
 
+import jax
+import optax
 import pytest
 
-from slca.evals.indomain import evaluate, summarize
+from configs.default import get_config
+from slca.checkpoint import Checkpoints
+from slca.evals.indomain import evaluate, intervals, main, passes, row_of, summarize
+from slca.evals.stats import mean_interval, wilson
+from slca.learn.update import init_state
+from slca.policy import transformer
+from slca.policy.config import ModelConfig
+from slca.rollout.engine import rollout
 from slca.types import Observation, Task, ToolCall
 from tests.rollout.fakes import ScriptedSampler, Template, Tokenizer
 
@@ -84,3 +96,98 @@ def test_trials_are_drawn_by_seed(config):
     assert n == 32 and 0.2 < mean < 0.8
     assert run(config, [f"coin{i}" for i in range(8)], temperature=1.0, trials=4) == table
     assert run(config, [f"coin{i}" for i in range(8)], temperature=1.0, trials=4, seed=6) != table
+
+
+def test_success_on_the_weighted_score_has_a_name_of_its_own(config):
+    config.reward.update(process_weight=3.0, summary_weight=1.0)
+    (episode,) = episodes(config, ["bad"])
+    row = row_of(episode, config)
+    assert row["process"] == pytest.approx(0.8)
+    assert row["weighted"] == pytest.approx((3 * 0.8 + row["summary"]) / 4)
+    assert row["weighted_success@0.7"] == float(row["weighted"] >= 0.7) and row["weighted_success@1.0"] == 0.0
+    assert row["success@0.8"] == 1.0 and row["success@0.9"] == 0.0
+
+
+def episodes(config, names, trials=1, temperature=0.0, seed=5):
+    config.rollout.update({"max_turn_tokens": 200, "max_response_tokens": 1000, "max_prompt_tokens": 500})
+    parts = None, [task(name) for name in names], ScriptedSampler(policy), Template(), Tools(), config
+    return rollout(*parts, seed=seed, step=0, temperature=temperature, group=trials)
+
+
+def test_intervals_count_tasks_not_trials(config):
+    found = intervals(episodes(config, ["good1", "bad1", "lazy1", "broken"]), config, 1)
+    assert found["success@0.9"] == tuple(wilson(1, 3))  # the broken one is unscored
+    mean, low, high, n = found["process"]
+    assert (mean, n) == (pytest.approx(1.8 / 3), 3) and low < mean < high
+    found = intervals(episodes(config, ["good1", "bad1"], trials=2), config, 2)
+    assert found["success@0.9"][3] == 2 and found["success@0.9"] == tuple(mean_interval([1.0, 0.0]))
+
+
+def test_pass_at_k_and_pass_hat_k(config):
+    ran = episodes(config, ["good1", "bad1", "coin1", "broken"], trials=4, temperature=1.0)
+    right = sum(row_of(episode, config)["success@0.9"] for episode in ran if episode.task.id == "coin1")
+    assert 0 < right < 4
+    found = passes(ran, config, 4)
+    assert found["pass@1"] == found["pass^1"] == (pytest.approx((1 + right / 4) / 3), 3)
+    assert found["pass@4"] == (pytest.approx(2 / 3), 3) and found["pass^4"] == (pytest.approx(1 / 3), 3)
+
+
+# The command
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    """A workdir of an untrained policy, as a run leaves it."""
+    workdir, config = tmp_path_factory.mktemp("run"), get_config()
+    config.model.update(width=16, layers=1, heads=2, kv_heads=1, head_dim=8, ff=24)
+    config.rollout.update(max_turn_tokens=8, max_response_tokens=16, prompt_buckets=(512,), slots=4, decode_steps=8)
+    config.eval.update(tasks=3)
+    stored = json.loads(json.dumps(config.to_dict()))
+    weights = transformer.init(ModelConfig.random(config.model, 1280), jax.random.key(0))
+    with Checkpoints(workdir) as checkpoints:
+        checkpoints.save(1, init_state(weights, optax.sgd(0.1), jax.random.key(0)), {"phase": "rl"}, stored)
+    (workdir / "config.json").write_text(json.dumps(stored))
+    return workdir
+
+
+def test_the_command_on_held_out_tasks_and_tools(run_folder, tmp_path, capsys):
+    out = tmp_path / "scores.json"
+    assert main([f"--checkpoint={run_folder}", "--temperatures=0,1", "--trials=2", f"--out={out}"]) == 0
+    said = capsys.readouterr().out
+    cells = json.loads(out.read_text())["cells"]
+    assert [(cell["split"], cell["temperature"], cell["trials"]) for cell in cells] == [
+        ("heldout_tasks", 0.0, 1), ("heldout_tasks", 1.0, 2), ("heldout_tools", 0.0, 1), ("heldout_tools", 1.0, 2),
+    ]  # fmt: skip
+    for words in (
+        "success@0.9",
+        "weighted_success@0.9",
+        "pass^2",
+        "tokens/summary",
+        "cost/calls_per_solved",
+        "greedy: 3 tasks",
+    ):
+        assert words in said, words
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--set", "rollout.slotz=3"], "no such config field"),
+        (["--set", "rollout.slots=many"], "rollout.slots is a int"),
+        (["--set", "tasks.source=nowhere"], "tasks.source"),
+        (["--temperatures=warm"], "--temperatures=warm"),
+        (["--splits=heldout"], "heldout"),
+        (["--checkpoint=nothing/here"], "no such folder"),
+    ],
+)
+def test_wrong_choices_are_one_line(run_folder, flags, words, capsys):
+    assert main([f"--checkpoint={run_folder}", "--tasks=1", *flags]) == 2
+    said = capsys.readouterr().err
+    assert words in said and "Traceback" not in said
+
+
+def test_help_is_quick_and_names_exit_codes():
+    done = subprocess.run([sys.executable, "-m", "slca.evals.indomain", "--help"], capture_output=True, text=True, check=True)
+    assert "Exit codes" in done.stdout
+    code = "import sys, slca.evals.indomain; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

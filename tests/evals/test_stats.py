@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from slca.evals.stats import mean_interval, paired_permutation, pass_hat_k, wilson
+from slca.evals.stats import mean_interval, paired_permutation, pass_at_k, pass_hat_k, wilson
 
 
 def test_mean_interval_three_seeds():
@@ -54,3 +54,10 @@ def test_paired_permutation_sampled():
     assert paired_permutation(a + 1, a + rng.normal(size=200))[1] == pytest.approx(1 / 10_001)
     with pytest.raises(ValueError, match="shapes"):
         paired_permutation([1.0], [1.0, 2.0])
+
+
+def test_pass_at_k_is_the_chance_that_one_of_k_succeeds():
+    assert pass_at_k(1, 4, 1) == 0.25 and pass_at_k(1, 4, 4) == 1.0 and pass_at_k(0, 4, 4) == 0.0
+    assert pass_at_k(2, 4, 2) == pytest.approx(1 - 1 / 6)  # of the six pairs one holds neither success
+    with pytest.raises(ValueError):
+        pass_at_k(1, 4, 5)

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import safetensors
 import torch
 import transformers
 

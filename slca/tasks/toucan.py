@@ -1,6 +1,6 @@
 """Toucan data as tasks: the paper's RL and SFT rows, and the way there from raw Toucan-1.5M rows.
 
-    pip install pyarrow                                                    # reads parquet
+    pip install '.[data]'                                               # reads parquet (pyarrow)
     python -m slca.tasks.toucan --raw Toucan-1.5M/SFT/*.parquet --out data   # data/toucan_sft.jsonl, data/toucan_rl.jsonl
     python -m slca.tasks.toucan --rl rl.parquet --eval eval.parquet --out data   # the paper's own rows
 
@@ -182,7 +182,7 @@ def _parquet(path: str) -> Iterator[Row]:
     try:
         from pyarrow import parquet
     except ImportError:
-        raise ImportError("parquet files need pyarrow: pip install pyarrow") from None
+        raise ImportError("parquet files need pyarrow: pip install 'slca[data]'") from None
     for batch in parquet.ParquetFile(path).iter_batches(batch_size=256):
         yield from batch.to_pylist()
 

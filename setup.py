@@ -14,6 +14,7 @@ EXTRAS = {
     "grammar": ["llguidance"],
     "mcp": ["mcp>=2"],
     "serve": SERVE,
+    "data": ["pyarrow"],  # parquet files of slca.tasks.toucan
     "notebook": ["jupyter", "matplotlib"],
     "browser": ["selenium"],  # drives the viewer in chromium (tests/report/test_browser.py)
     "tensorboard": ["tensorboardX"],

@@ -203,7 +203,7 @@ def answerer(options: argparse.Namespace, entries: Sequence[Any]) -> tuple[Chat,
 
     policy = policy_of(options.checkpoint)
     wire = policy.config.chat.wire
-    options.parse = options.parse or ("official" if wire == "hermes" else "strict")
+    options.parse = options.parse or ("official" if _decodable(policy.template) else "strict")
     if options.parse == "official" and wire != "hermes":
         raise ValueError(
             f"--parse=official: the package's decoder reads Hermes text, the policy writes {wire}; use --parse=strict"
@@ -213,6 +213,16 @@ def answerer(options: argparse.Namespace, entries: Sequence[Any]) -> tuple[Chat,
         temperature=options.temperature, seed=options.seed,
     )  # fmt: skip
     return chat, options.parse, wire
+
+
+def _decodable(template: Any) -> bool:
+    """Whether the package's decoder finds a call as this chat template writes it: it wants the tags on lines of their own."""
+    from slca.evals.bfcl_answers import decoded
+    from slca.types import ToolCall
+
+    call = ToolCall("probe_of_calls", {"a": 1}, "call_1")
+    ids = template.assistant([], {"role": "assistant", "content": "", "tool_calls": [call.message()]})
+    return bool(decoded(template.tokenizer.decode(ids)))
 
 
 def _answers(entries: Sequence[Any], chat: Chat, worker: Worker, how: str, wire: str) -> list[Answer]:

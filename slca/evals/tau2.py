@@ -60,7 +60,11 @@ def arguments() -> argparse.ArgumentParser:
     who.add_argument("--oracle", action="store_true", help="the gold actions, through the same server")
     parser.add_argument("--model", default="", help="model name at the endpoint")
     parser.add_argument("--key-env", default="", metavar="NAME", help="environment variable that holds the endpoint's key")
-    parser.add_argument("--drop-last-write", action="store_true", help="with --oracle: leave the last write of each task out")
+    parser.add_argument(
+        "--drop-last-write",
+        action="store_true",
+        help="with --oracle: leave out the last write of each task, or the last action of one without a write",
+    )
     what = parser.add_argument_group("what")
     what.add_argument("--domain", default="telecom", choices=DOMAINS)
     what.add_argument("--solo", action="store_true", help="the agent works a ticket alone; telecom and mock only")

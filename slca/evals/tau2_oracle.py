@@ -60,7 +60,7 @@ class Oracle:
 
 def gold_agent(tasks: Sequence[Mapping[str, Any]], *, solo: bool, drop_last_write: bool = False) -> Answer:
     """Takes each task's gold actions one by one, then says what must be said (`done` in solo). tasks: rows of the worker, in the
-    runner's order; they start over when a further trial begins."""
+    runner's order; they start over when a further trial begins. drop_last_write: or the last action of a task without a write."""
     plans = [_plan(task, solo, drop_last_write) for task in tasks]
     begun = -1
 
@@ -79,8 +79,8 @@ def gold_agent(tasks: Sequence[Mapping[str, Any]], *, solo: bool, drop_last_writ
 
 def _plan(task: Mapping[str, Any], solo: bool, drop_last_write: bool) -> tuple[list[dict[str, Any]], str]:
     actions = [action for action in task["actions"] if solo or action["requestor"] == "assistant"]
-    if drop_last_write:
-        last = max((i for i, action in enumerate(actions) if action["write"]), default=-1)
+    if drop_last_write:  # 20 tasks of telecom have no write: their only action hands over to a human
+        last = max((i for i, action in enumerate(actions) if action["write"]), default=len(actions) - 1)
         actions = [action for i, action in enumerate(actions) if i != last]
     if solo:
         actions = [*actions, {"name": "done", "arguments": {}}]

@@ -170,6 +170,18 @@ def test_categories_by_name_and_group():
     assert chosen("--oracle", "--categories=memory_kv") == ["memory_kv"]
 
 
+def test_the_package_decodes_only_templates_that_give_tags_their_own_lines():
+    from slca.chat import tokenizer
+    from slca.chat.template import Template
+
+    assert not bfcl._decodable(Template(tokenizer.load("tiny")))  # it writes calls on one line
+    spaced = tokenizer.load("tiny")
+    spaced.chat_template = spaced.chat_template.replace("<tool_call>", "<tool_call>\n").replace(
+        "</tool_call>", "\n</tool_call>"
+    )
+    assert bfcl._decodable(Template(spaced))
+
+
 # With the grader
 
 

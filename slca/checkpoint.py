@@ -7,10 +7,12 @@ name and renames it when it is whole; old ones go only after that (verl#4873, tu
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,8 +63,9 @@ class Checkpoints:
     def __enter__(self) -> Checkpoints:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: Any, *_: object) -> None:
+        with contextlib.suppress(*([] if kind is None else [Exception])):  # the first failure is the one to be told
+            self.close()
 
     @property
     def steps(self) -> list[int]:
@@ -87,7 +90,7 @@ class Checkpoints:
         """Start saving; returns once the arrays are copied from the devices, so the state may be donated right after.
 
         Waits for the save before. data, config, extra: JSON-able. score: higher is better, None = no candidate for the best.
-        An error of the save before (a full disk) is raised here or in `wait`.
+        What this save or the one before meets (a full disk) is raised as SaveError here or in `wait`.
         """
         arrays = _arrays(state)
         run = {
@@ -98,13 +101,14 @@ class Checkpoints:
             "extra": dict(extra or {}),
             "arrays": jax.tree.map(_describe, arrays),
         }
-        self._orbax.save_checkpointables_async(
-            step,
-            {**arrays, "run": {"json": json.dumps(run)}},
-            force=True,
-            overwrite=True,
-            metrics=None if score is None else {"score": float(score)},
-        )
+        with self._told(f"step {step}"):
+            self._orbax.save_checkpointables_async(
+                step,
+                {**arrays, "run": {"json": json.dumps(run)}},
+                force=True,
+                overwrite=True,
+                metrics=None if score is None else {"score": float(score)},
+            )
 
     def restore(self, like: TrainState | Callable[[dict[str, Any]], TrainState], step: int | None = None) -> Restored | None:
         """The newest checkpoint (or `step`), None when there is none.
@@ -165,11 +169,28 @@ class Checkpoints:
         self._orbax.reload()
 
     def wait(self) -> None:
-        """Block until the save in flight is on disk; raises what it met."""
-        self._orbax.wait()
+        """Block until the save in flight is on disk; raises SaveError with what it met."""
+        with self._told("the save in flight"):
+            self._orbax.wait()
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # whatever the storage raised
+            raise SaveError(
+                f"{self._orbax.directory}: {what} could not be saved ({_line(error)}); what was saved before is whole: mend the "
+                "cause (a full disk, permissions), and the same command continues from there"
+            ) from error
 
     def close(self) -> None:
-        self._orbax.close()
+        """Wait for the save in flight, raising SaveError with what it met, and let go."""
+        with self._told("the save in flight"):
+            self._orbax.close()
+
+
+class SaveError(OSError):
+    """A checkpoint that could not be written; those before it are whole."""
 
 
 class Mismatch(ValueError):
@@ -278,7 +299,8 @@ def _check(folder: Path, saved: Any, wanted: Any) -> None:
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else f"{text[:120]} ... {text[-170:]}"
 
 
 def _free(path: Path) -> Path:

@@ -14,6 +14,7 @@ Exit codes: 0 finished, or stopped by SIGTERM with a resumable checkpoint; 1 the
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -26,6 +27,7 @@ CONFIG = config_flags.DEFINE_config_file("config", None, "config file, with an o
 WORKDIR = flags.DEFINE_string("workdir", None, "run folder; default runs/<config>-<variant>")
 RESUME = flags.DEFINE_bool("resume", True, "continue the run that the workdir holds")
 ALLOW_CHANGE = flags.DEFINE_bool("allow-config-change", False, "continue although the config differs from the stored one")
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # nothing that a traceback would help with
 COORDINATOR = flags.DEFINE_string("coordinator", None, "host:port of process 0, for a run of several processes")
 PROCESS_ID = flags.DEFINE_integer("process_id", None, "which of them this is, from 0")
 NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "how many there are")
@@ -59,6 +61,7 @@ def use_huge_pages() -> None:
 def main(argv: list[str]) -> int:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would say that PyTorch is missing, which is as it should be
     from slca import processes
+    from slca.checkpoint import SaveError
     from slca.train import run
     from slca.validate import ConfigError
 
@@ -80,6 +83,11 @@ def main(argv: list[str]) -> int:
     except (ConfigError, processes.Refused) as error:
         print(f"slca.main: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        if error.errno not in FULL and not isinstance(error, SaveError):
+            raise
+        print(f"slca.main: {error}", file=sys.stderr)
+        return 1
     except Exception:
         if processes.count() == 1:
             raise

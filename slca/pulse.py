@@ -95,7 +95,7 @@ class Pulse:
         end = time.monotonic() + patience
         while True:
             self._look()
-            quiet = [i for i in self._peers if time.monotonic() - self._peers[i][1] > 3 * self.tick]
+            quiet = [i for i, (sign, at) in self._peers.items() if _ended(sign) or time.monotonic() - at > 3 * self.tick]
             if quiet or time.monotonic() >= end or self.count == 1:
                 return [self._words(i) for i in quiet]
             time.sleep(self.tick / 4)
@@ -169,6 +169,20 @@ class Pulse:
             f"process {index} on {sign['host']}, pid {sign['pid']}: phase {sign['phase']!r}, idle for {sign['idle']:.0f} s, "
             f"last heard of {quiet:.0f} s ago"
         )
+
+
+def _ended(sign: dict[str, Any]) -> bool:
+    """Whether the process of a sign of life is known to be gone: only for one on this host."""
+    if sign.get("host") != socket.gethostname():
+        return False
+    try:
+        os.kill(sign["pid"], 0)
+        state = Path(f"/proc/{sign['pid']}/stat").read_text().rpartition(") ")[2][:1]
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return state in ("Z", "X")  # ended, and its parent has not looked yet
 
 
 def _ask(sign: Callable[[], Any]) -> Any:

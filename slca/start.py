@@ -81,7 +81,6 @@ def told(pulse: Pulse, work: Callable[[], int]) -> int:
         if processes.count() == 1:
             raise
         traceback.print_exc()
-        sys.stderr.flush()
         for other in pulse.lost(patience=4 * pulse.tick):
             print(f"slca: lost {other}", file=sys.stderr, flush=True)
         os._exit(1)

@@ -80,6 +80,7 @@ def run(config: Any, workdir: str | os.PathLike[str], *, resume: bool = True, al
         with agreed():
             stored = check_workdir(workdir, config, resume, allow_config_change)
         pulse = Pulse(progress, workdir, config.run.watchdog_seconds, index=processes.index(), count=processes.count())
+        pulse.watch(system.compiles)
         closing.enter_context(pulse)
         with agreed(), pulse.phase("start"):
             try:

@@ -29,7 +29,7 @@ FIELDS = SMALL | {
     "optim.warmup": 0.0,
     "eval.tasks": 3,
 }
-SHORT = {"rollout.tool_timeout": 5.0, "run.watchdog_seconds": 12.0}
+SHORT = {"rollout.tool_timeout": 5.0, "run.watchdog_seconds": 60.0}
 
 # The main program, with a fault in one process.
 PROGRAM = """
@@ -136,7 +136,7 @@ def test_two_processes_are_one_run(one, tmp_path):  # contract 8, H3
 @pytest.mark.nightly
 @pytest.mark.parametrize("fault", ["late", "failing"])
 def test_a_late_or_failing_process_changes_no_step_count(tmp_path, fault):  # H1, H2
-    rows = finished(tmp_path, 2, fault, **{"train.micro_rows": 1, "rollout.tool_timeout": 5.0, "run.watchdog_seconds": 60.0})
+    rows = finished(tmp_path, 2, fault, **{"train.micro_rows": 1, "rollout.tool_timeout": 5.0, "run.watchdog_seconds": 300.0})
     assert [row["step"] for row in rows if row["phase"] == "rl"] == [1, 2, 3]
     if fault == "failing":
         assert all(row["rollout/end/dead"] == 0.5 and row["train/tokens"] > 0 for row in rows if row["phase"] == "rl")
@@ -153,8 +153,10 @@ def test_a_killed_process_ends_the_other_and_is_named(tmp_path, rank):  # H1
     killed = time.monotonic()
     code, text = outcome([started[1 - rank]])[0]
     assert code != 0
-    assert time.monotonic() - killed < 2 * 12.0
-    assert re.search(rf"(lost|no sign of life of) process {rank} on ", text), text[-3000:]
+    assert time.monotonic() - killed < 60.0 + 20.0  # the watchdog looks every few seconds
+    # Where process 0 is gone, JAX itself ends the others at once, most times before they can say more than it does.
+    named = rf"(lost|no sign of life of) process {rank} on " + ("|the leader task was preempted/died" if rank == 0 else "")
+    assert re.search(named, text), text[-3000:]
 
 
 @pytest.mark.nightly

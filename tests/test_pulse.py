@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -123,3 +124,16 @@ def test_phases_nest_and_advance(tmp_path):
             assert made.name == "rollout" and made._moved > before
         assert made.name == "rl"
     assert made.name == "start"
+
+
+def test_a_process_of_this_host_that_has_ended_is_missed_at_once(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    while Path(f"/proc/{ended.pid}/stat").read_text().rpartition(") ")[2][0] != "Z":  # nobody has waited for it yet
+        time.sleep(0.01)
+    (tmp_path / FOLDER).mkdir()
+    sign = {"host": socket.gethostname(), "pid": ended.pid, "phase": "update", "idle": 0.0}
+    (tmp_path / FOLDER / "1.json").write_text(json.dumps(sign))
+    made, _, _ = pulse(tmp_path, 0.0, index=0, count=2)
+    assert "phase 'update'" in made.lost()[0]
+    ended.wait()
+    assert "phase 'update'" in made.lost()[0]

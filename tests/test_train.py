@@ -176,3 +176,94 @@ def test_7b_without_its_weights_says_what_is_missing_in_one_line(tmp_path):
     line = next(line for line in done.stderr.splitlines() if "model.source" in line)
     assert "models/Qwen2.5-7B-Instruct" in line and "hf download" in line
     assert "Traceback" not in done.stderr
+
+
+def program(workdir, lines, **overrides):
+    """The main program in a process of its own, after `lines` of Python."""
+    start = f"from absl import app\nimport slca.main\n{lines}\napp.run(slca.main.main, flags_parser=slca.main.parse)"
+    flags = [sys.executable, "-c", start, *command(workdir, **overrides)[3:]]
+    return subprocess.run(flags, env=environment(), capture_output=True, text=True, timeout=300)
+
+
+def damage(step):
+    """Cut every array file of the parameters."""
+    for file in (step / "params").rglob("*"):
+        if file.is_file() and file.parent.name == "d":
+            file.write_bytes(file.read_bytes()[:10])
+
+
+def steps(workdir):
+    return sorted((int(p.name) for p in (workdir / "checkpoints").iterdir() if p.name.isdigit()), reverse=True)
+
+
+def test_a_corrupt_newest_checkpoint_falls_back_and_says_so(whole, tmp_path):
+    run = shutil.copytree(whole[0], tmp_path / "run")
+    newest = steps(run)[0]
+    damage(run / "checkpoints" / str(newest))
+    done = main(run)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"{newest} is damaged" in done.stdout and f"damaged-{newest}" in done.stdout
+    assert steady(run) == steady(whole[0]) and steps(run)[0] == newest
+
+
+def test_only_damaged_checkpoints_are_no_new_beginning(whole, tmp_path):
+    run = shutil.copytree(whole[0], tmp_path / "run")
+    for step in steps(run):
+        damage(run / "checkpoints" / str(step))
+    kept, metrics_kept = steps(run), (run / "metrics.jsonl").read_bytes()
+    for _ in range(2):
+        done = main(run)
+        assert done.returncode == 2 and "all checkpoints are damaged" in done.stderr and "Traceback" not in done.stderr
+        assert steps(run) == kept and (run / "metrics.jsonl").read_bytes() == metrics_kept
+
+
+def test_a_checkpoint_of_another_schema_is_an_error_and_stays(whole, tmp_path):
+    run = shutil.copytree(whole[0], tmp_path / "run")
+    done = program(run, "import slca.checkpoint; slca.checkpoint.SCHEMA = 99")
+    assert done.returncode == 2 and "has checkpoint schema 1, this version reads 99" in done.stderr
+    assert "Traceback" not in done.stderr and steps(run) == steps(whole[0])
+
+
+def test_metrics_shorter_than_the_checkpoint_says(whole, tmp_path):
+    run = shutil.copytree(whole[0], tmp_path / "run")
+    (run / "metrics.jsonl").write_bytes((run / "metrics.jsonl").read_bytes()[:100])
+    done = main(run)
+    assert done.returncode == 2 and "metrics.jsonl has 100 bytes but the checkpoint was saved at" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_is_one_line_and_the_run_continues_afterwards(whole, tmp_path):
+    """Files beyond a size fail to be written, as on a full disk: the first checkpoints of the run pass, its metrics then do not."""
+    size = sum(len(line) + 1 for line in (whole[0] / "metrics.jsonl").read_text().splitlines()[:6]) + 10
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, resource.RLIM_INFINITY))"
+    full = program(tmp_path / "run", limit, **{"run.compile_cache": False})
+    assert full.returncode == 1, full.stderr[-3000:]
+    assert "File too large" in full.stderr and "Traceback" not in full.stderr
+    done = main(tmp_path / "run", **{"run.compile_cache": False})
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert steady(tmp_path / "run") == steady(whole[0])
+
+
+@pytest.mark.nightly
+def test_twenty_random_kills(tmp_path):
+    """kill -9 at random moments, in saves too, the run continued each time: it ends as one that nobody killed."""
+    longer = {"train.steps": 12, "eval.every": 5}
+    began = time.monotonic()
+    assert main(tmp_path / "whole", **longer).returncode == 0
+    seconds, rng, kills, ended = time.monotonic() - began, np.random.default_rng(0), 0, 0
+    while kills < 20:
+        workdir, finished = tmp_path / f"{ended}", False
+        while not finished:
+            process = subprocess.Popen(command(workdir, **longer), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+            try:
+                process.wait(timeout=rng.uniform(0.1, 1.0) * seconds if kills < 20 else 600)
+                finished = True
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                kills += 1
+        assert process.returncode == 0
+        ended += 1
+        assert steady(workdir) == steady(tmp_path / "whole")
+        jax.tree.map(np.testing.assert_array_equal, load_params(workdir), load_params(tmp_path / "whole"))
+    print(f"{kills} kills, {ended} runs continued to their end, {seconds:.0f} s an undisturbed run")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -44,13 +45,18 @@ class _Notes(logging.Handler):
         self.progress = progress
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.progress.note(self.format(record))
+        if self.progress.quiet and record.levelno >= logging.WARNING:  # a process that is not the first still warns
+            print(self.format(record), file=sys.stderr, flush=True)
+        else:
+            self.progress.note(self.format(record))
 
 
 def log_through(progress: Progress) -> None:
     """Lines of the log `slca` go through `progress`, from now on; other libraries speak on standard error, from WARNING on."""
     logging.getLogger().setLevel(logging.WARNING)
-    logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax warns at every save of files that one process does not have
+    logging.getLogger("absl").setLevel(
+        logging.CRITICAL
+    )  # Orbax warns at every save, and prints what it raises before raising it
     log = logging.getLogger("slca")
     for handler in [h for h in log.handlers if isinstance(h, _Notes)]:
         log.removeHandler(handler)

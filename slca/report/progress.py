@@ -50,7 +50,7 @@ class Progress:
         self, stream: TextIO | None = None, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._stream = stream or sys.stderr
-        self._quiet = quiet
+        self.quiet = quiet
         self._clock = clock
         self._bars = None if quiet or not self._stream.isatty() else _bars(self._stream)
         self._stage_bar: Any = None
@@ -114,7 +114,7 @@ class Progress:
 
     def note(self, text: str) -> None:
         """One line of text, above the bars."""
-        if self._quiet:
+        if self.quiet:
             return
         self._spoke = self._clock()
         if self._bars is not None:

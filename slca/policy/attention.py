@@ -185,18 +185,24 @@ def cached_attention(
     window: int | None,
     scale: float,
 ) -> Float[Array, "B T H h"]:
-    """Queries at `positions` against a cache whose slot s holds position s (the query's own key included)."""
+    """Queries at `positions` against a cache whose slot s holds position s (the query's own key included).
+
+    The mask is added rather than chosen (it is the same for all layers, so XLA makes it once a step) and the sum divides the output
+    rather than the weights: each saves a pass over [B, H, T, S].
+    """
     rows, length, heads, size = q.shape
     kv_heads, slots = keys.shape[1], jnp.arange(keys.shape[3])
     q = q.reshape(rows, length, kv_heads, heads // kv_heads, size).transpose(0, 2, 3, 1, 4)
     q = q.reshape(rows, kv_heads, -1, size).astype(keys.dtype)
-    scores = jnp.einsum("bkmh,bkhs->bkms", q, keys, preferred_element_type=jnp.float32) * scale
+    scores = jnp.einsum("bkmh,bkhs->bkms", q, keys, preferred_element_type=jnp.float32)
     distance = positions[:, :, None] - slots[None, None]
     seen = distance >= 0
     if window is not None:
         seen &= distance < window
-    scores = scores.reshape(rows, kv_heads, -1, length, slots.size)
-    weights = jax.nn.softmax(jnp.where(seen[:, None, None], scores, NEGATIVE), -1).astype(values.dtype)
-    out = jnp.einsum("bkms,bksh->bkmh", weights.reshape(rows, kv_heads, -1, slots.size), values)
+    bias = jnp.where(seen, 0.0, NEGATIVE)[:, None, None]
+    scores = scores.reshape(rows, kv_heads, -1, length, slots.size) * scale + bias
+    weights = jnp.exp(scores - scores.max(-1, keepdims=True)).reshape(rows, kv_heads, -1, slots.size)
+    out = jnp.einsum("bkms,bksh->bkmh", weights.astype(values.dtype), values, preferred_element_type=jnp.float32)
+    out = out / weights.sum(-1, keepdims=True)
     out = out.reshape(rows, kv_heads, -1, length, size).transpose(0, 3, 1, 2, 4)
     return out.reshape(rows, length, heads, size)

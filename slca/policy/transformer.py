@@ -48,6 +48,7 @@ _TOP_AXES: dict[str, tuple[str | None, ...]] = {
     "final_norm": ("norm",),
     "head": ("embed", "vocab"),
 }
+_FUSED = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
 _ACTIVATION = ("batch", "length", None)
 
 
@@ -62,6 +63,15 @@ def block_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     if config.gemma:
         shapes |= {"attn_post_norm": (D,), "mlp_post_norm": (D,)}
     return shapes | {"mlp_norm": (D,), "gate": (D, F), "up": (D, F), "down": (F, D)}
+
+
+def fused_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """`block_shapes` with `_FUSED` joined along the axis behind the width: fewer, wider products when there are few tokens."""
+    shapes = block_shapes(config)
+    for name, parts in _FUSED.items():
+        joined = [shapes.pop(part) for part in parts]
+        shapes[name] = (joined[0][0], sum(shape[1] for shape in joined), *joined[0][2:])
+    return shapes
 
 
 def param_shapes(config: ModelConfig) -> Params:
@@ -150,6 +160,7 @@ class Block(nn.Module):
 
     config: ModelConfig
     keep_kv: bool = True
+    fused: bool = False  # q, k, v in one matrix, gate and up in another: `split_layers(..., fused=True)`
 
     @nn.compact
     def __call__(self, x, sliding, tables, positions, episode=None, layer_cache=None, slots=None):
@@ -158,12 +169,15 @@ class Block(nn.Module):
         x [B, T, D]; sliding: 1 if this layer is (see `sliding_layers`); tables [R, 2, B, T, h/2]; positions, episode, slots [B, T].
         """
         c, dtype = self.config, jnp.dtype(self.config.dtype)
-        shapes = block_shapes(c)
+        shapes = fused_shapes(c) if self.fused else block_shapes(c)
         p = {name: self.param(name, nn.initializers.zeros, shape) for name, shape in shapes.items()}
         w = {name: value.astype(dtype) for name, value in p.items() if not name.endswith("norm")}
 
         h = rms_norm(x, p["attn_norm"], c)
-        q, k, v = (jnp.einsum("btd,dnh->btnh", h, w[name]) for name in "qkv")
+        if self.fused:
+            q, k, v = jnp.split(jnp.einsum("btd,dnh->btnh", h, w["qkv"]), (c.heads, c.heads + c.kv_heads), 2)
+        else:
+            q, k, v = (jnp.einsum("btd,dnh->btnh", h, w[name]) for name in "qkv")
         if c.qkv_bias:
             q, k, v = (y + w[f"{name}_bias"][None, None] for name, y in zip("qkv", (q, k, v)))
         if c.qk_norm:
@@ -182,9 +196,9 @@ class Block(nn.Module):
         x = x + (rms_norm(y, p["attn_post_norm"], c) if c.gemma else y)
 
         h = rms_norm(x, p["mlp_norm"], c)
-        gate = h @ w["gate"]
+        gate, up = jnp.split(h @ w["gate_up"], 2, -1) if self.fused else (h @ w["gate"], h @ w["up"])
         gate = jax.nn.gelu(gate, approximate=True) if c.gemma else jax.nn.silu(gate)
-        y = (gate * (h @ w["up"])) @ w["down"]
+        y = (gate * up) @ w["down"]
         x = x + (rms_norm(y, p["mlp_post_norm"], c) if c.gemma else y)
         return nn.with_logical_constraint(x, _ACTIVATION), kept
 
@@ -253,13 +267,18 @@ def logits(hidden: Float[Array, "... D"], head: Float[Array, "D V"]) -> Float[Ar
     return jnp.einsum("...d,dv->...v", hidden, head, preferred_element_type=jnp.float32)
 
 
-def split_layers(params: Params, config: ModelConfig) -> list[Params]:
-    """The stacked blocks as one dict a layer, matrices in the compute dtype. Do it once, before the loop over tokens."""
+def split_layers(params: Params, config: ModelConfig, fused: bool = False) -> list[Params]:
+    """The stacked blocks as one dict a layer, matrices in the compute dtype. Do it once, before the loop over tokens.
+
+    fused: see `fused_shapes`; not for parameters sharded over `tensor`, whose pieces would change places.
+    """
 
     def leaf(name: str, value: Array) -> Array:
         return value if name.endswith("norm") else value.astype(config.dtype)
 
     blocks = {name: leaf(name, value) for name, value in params["blocks"].items()}
+    for name, parts in _FUSED.items() if fused else ():
+        blocks[name] = jnp.concatenate([blocks.pop(part) for part in parts], 2)
     return [{name: value[layer] for name, value in blocks.items()} for layer in range(config.layers)]
 
 
@@ -275,10 +294,10 @@ def forward_cached(
     """Extend rows by T tokens: hidden states of the new tokens and the cache that holds them.
 
     Token t of row b is written at `slots[b, t]` (its position; anything >= S is dropped) and attends to all slots up to
-    `positions[b, t]`. `layers` is `split_layers(params, config)`; of `params` only embedding and final norm are read.
+    `positions[b, t]`. `layers` is `split_layers(params, config)`, fused or not; of `params` only embedding and final norm are read.
     """
     x = embed_tokens(params["embed"], tokens, config)
-    tables, block = rope_tables(config, positions), Block(config)
+    tables, block = rope_tables(config, positions), Block(config, fused="qkv" in layers[0])
     new_cache: cache.KVCache = []
     for layer, sliding, old in zip(layers, sliding_layers(config), kv_cache, strict=True):
         new: Any

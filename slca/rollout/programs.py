@@ -17,6 +17,8 @@ from slca.policy import cache
 from slca.policy.config import ModelConfig
 from slca.policy.transformer import Transformer, forward_cached, logits, unembed
 
+CDF_BLOCK = 128
+
 # Why a row stopped in `decode`. RUNNING: neither; it goes on with the next call.
 RUNNING, STOP, BUDGET, CACHE_FULL = 0, 1, 2, 3
 
@@ -60,15 +62,34 @@ def draw(
 ) -> tuple[Int[Array, " B"], Float[Array, " B"]]:
     """One token a row by inverse CDF (one uniform number each) and its log-prob under log_softmax(scores / T).
 
-    T = 0 takes the argmax and reports its log-prob at T = 1. A token with score -inf is never drawn.
+    T = 0 takes the argmax and reports its log-prob at T = 1. A token with score -inf is never drawn. The CDF is summed by blocks
+    and only the block that is hit is summed by token: two passes over the scores, where a plain cumulated sum takes many.
     """
     greedy = temperature <= 0
-    logprobs = jax.nn.log_softmax(scores / jnp.where(greedy, 1.0, temperature)[:, None])
-    cdf = jnp.cumsum(jnp.exp(logprobs), -1)
+    scaled = scores / jnp.where(greedy, 1.0, temperature)[:, None]
+    top = scaled.max(-1)
+    blocks = jnp.pad(scaled, ((0, 0), (0, -scores.shape[1] % CDF_BLOCK)), constant_values=-jnp.inf)
+    blocks = blocks.reshape(len(scores), -1, CDF_BLOCK)
+    sums = jnp.exp(blocks - top[:, None, None]).sum(-1)
+    ends = jnp.cumsum(sums, -1)
     uniform = jax.vmap(lambda key, position: jax.random.uniform(jax.random.fold_in(key, position)))(keys, positions)
-    below = jnp.sum(cdf <= (uniform * cdf[:, -1])[:, None], -1)
-    token = jnp.where(greedy, jnp.argmax(scores, -1), jnp.minimum(below, scores.shape[1] - 1)).astype(jnp.int32)
-    return token, jnp.take_along_axis(logprobs, token[:, None], 1)[:, 0]
+    target = uniform * ends[:, -1]
+    block = _passing(ends, sums, target)
+    here = jnp.take_along_axis(blocks, block[:, None, None], 1)[:, 0]
+    mass = jnp.exp(here - top[:, None])
+    begin = jnp.take_along_axis(ends - sums, block[:, None], 1)
+    drawn = block * CDF_BLOCK + _passing(begin + jnp.cumsum(mass, -1), mass, target)
+    best = lax.cond(greedy.any(), lambda: jnp.argmax(scores, -1), lambda: drawn)
+    token = jnp.where(greedy, best, drawn).astype(jnp.int32)
+    return token, jnp.take_along_axis(scaled, token[:, None], 1)[:, 0] - top - jnp.log(ends[:, -1])
+
+
+def _passing(cdf: Float[Array, "B n"], mass: Float[Array, "B n"], target: Float[Array, " B"]) -> Int[Array, " B"]:
+    """The first place at which the cumulated mass passes `target`; never one without mass, however the sums were rounded."""
+    some = mass > 0
+    passed = some & (cdf > target[:, None])
+    last = cdf.shape[1] - 1 - jnp.argmax(some[:, ::-1], -1)
+    return jnp.where(passed.any(-1), jnp.argmax(passed, -1), last)
 
 
 def prefill(config: ModelConfig, dtype: str, rows: Any, params: Any, tokens: Int[Array, "P T"]) -> cache.KVCache:

@@ -99,7 +99,7 @@ class Sampler:
         self._append_rows = min(own, max(-(-APPEND_ROWS // self._shards), own // 8))
         jit = functools.partial(jax.jit, donate_argnames="state")
         self._init = jax.jit(self._empty, out_shardings=state)
-        self._prepare = jax.jit(lambda params: split_layers(params, config))
+        self._prepare = jax.jit(lambda params: split_layers(params, config, fused=mesh is None))
         self._prefill = jax.jit(functools.partial(programs.prefill, config, cache_dtype, rows), out_shardings=prompt)
         self._insert = jit(functools.partial(programs.insert), out_shardings=state)  # a function of its own: jit shares caches
         self._append = jit(functools.partial(programs.append, config), out_shardings=state)

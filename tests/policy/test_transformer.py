@@ -72,15 +72,18 @@ def test_later_tokens_change_nothing_before_them(how):
     np.testing.assert_allclose(batched[0, :21], row_logits(config, weights_, ROW), atol=1e-5)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def extend(config, p, tokens, positions, slots, kv_cache):
-    return transformer.forward_cached(p, transformer.split_layers(p, config), config, tokens, positions, slots, kv_cache)
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def extend(config, fused, p, tokens, positions, slots, kv_cache):
+    layers = transformer.split_layers(p, config, fused)
+    return transformer.forward_cached(p, layers, config, tokens, positions, slots, kv_cache)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("how", IMPLEMENTATIONS)
 def test_prefill_and_decode_equal_one_forward(family, how):
-    """P9, contract 12: a prefilled prompt, a chunk appended at per-row lengths, single tokens; bit layout of the cache."""
+    """P9, contract 12: a prefilled prompt, a chunk appended at per-row lengths, single tokens; bit layout of the cache; both
+    forms of the layers."""
+    fused = how == "xla"
     config = dataclasses.replace(FAMILIES[family], attention=how)
     p, full = params(family), row_logits(FAMILIES[family], params(family), ROW)
     lengths = np.array([8, 5])  # row 1 is three tokens behind
@@ -98,7 +101,7 @@ def test_prefill_and_decode_equal_one_forward(family, how):
     for size in (6, 1, 1):
         positions = lengths[:, None] + np.arange(size)[None]
         hidden, kv_cache = extend(
-            FAMILIES[family], p, jnp.asarray(ROW[positions]), jnp.asarray(positions), jnp.asarray(positions), kv_cache
+            FAMILIES[family], fused, p, jnp.asarray(ROW[positions]), jnp.asarray(positions), jnp.asarray(positions), kv_cache
         )
         for row in (0, 1):
             np.testing.assert_allclose(transformer.logits(hidden[row], head), full[positions[row]], atol=2e-5)

@@ -91,6 +91,28 @@ def test_draws_follow_the_distribution(sampler):
     np.testing.assert_allclose(logprob, np.log(probability)[np.asarray(token)], atol=1e-5)
 
 
+@pytest.mark.parametrize("vocab", [61, 128, 300])
+def test_draw_is_the_inverse_of_the_whole_cdf(vocab):
+    """Blocks against one cumulated sum in float64, at three temperatures and T = 0; tokens of score -inf are never drawn."""
+    rng = np.random.default_rng(vocab)
+    scores = rng.normal(size=(2000, vocab)).astype(np.float32) * 4
+    scores[rng.random(scores.shape) < 0.7] = -np.inf
+    scores[:, 17] = 0.0  # one is always there
+    temperature = np.tile(np.array([0.5, 0.8, 1.0, 0.0], np.float32), 500)
+    row_key = keys(2000, seed=3)
+    token, logprob = map(np.asarray, jax.jit(programs.draw)(row_key, jnp.full(2000, 9), jnp.asarray(scores), temperature))
+    uniform = np.asarray(jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, 9)))(row_key), np.float64)
+    scaled = scores.astype(np.float64) / np.where(temperature > 0, temperature, 1)[:, None]
+    mass = np.exp(scaled - scaled.max(1, keepdims=True))
+    cdf = np.cumsum(mass, 1) / mass.sum(1, keepdims=True)
+    expected = np.where(temperature > 0, (cdf <= uniform[:, None]).sum(1), scores.argmax(1))
+    distance = np.abs(cdf - uniform[:, None]).min(1)
+    assert ((token == expected) | (distance < 1e-5)).all() and (token == expected).mean() > 0.99
+    rows = np.arange(2000)
+    assert np.isfinite(scores[rows, token]).all()
+    np.testing.assert_allclose(logprob, np.log(mass[rows, token] / mass.sum(1)), atol=1e-5)
+
+
 def test_a_rows_draws_depend_on_its_key_and_position_only(sampler):
     """Contract 11, P13: row order, batch mates, slots, buckets, decode chunks and refilling change nothing."""
     expected = sample(sampler)

@@ -23,7 +23,7 @@ from slca.serve.answers import Writer, dumps
 from slca.serve.constrain import Grammars
 from slca.serve.engine import Engine
 from slca.serve.errors import ApiError
-from slca.serve.http import GONE, ClientGone, Events, check_host, check_key, event, read_json, unless_gone
+from slca.serve.http import GONE, Client, ClientGone, Events, check_host, check_key, event, read_json
 from slca.serve.metrics import Metrics
 from slca.serve.plan import Limits, Plan, chat_plan, completion_plan
 from slca.serve.run import Run
@@ -133,15 +133,13 @@ class Server:
             async with asyncio.timeout(self.limits.seconds):
                 response = await self._answer(route, request, read, over)
             code = response.status_code
-        except TimeoutError:
-            code = 504
-            raise ApiError(504, "no answer within the server's time limit", code="timeout") from None
         except ClientGone:
             code = GONE
             return Response(status_code=GONE)
-        except ApiError as error:
-            code = error.status
-            raise
+        except Exception as error:
+            known = _known(error, route)
+            code = known.status
+            raise known from None
         finally:
             if code != 200 or not isinstance(response, Events):
                 over(code)
@@ -154,25 +152,25 @@ class Server:
         writer = Writer(
             plan, self.name, self.engine.template.tokenizer, logprobs, bool(asked.return_token_ids), asked.usage_wanted
         )
-        if not asked.stream:
-            try:
-                await unless_gone(request, run.whole())
-                self._count(writer, run.choices)
-                return _json(writer.body(run.choices))
-            finally:
-                run.cancel()
+        client, streaming = Client(request), False
 
         def ended(gone: bool) -> None:
             run.cancel()
             over(GONE if gone else 200)
 
-        events = self._events(route, writer, run)
         try:
-            first = await unless_gone(request, events.__anext__())
-        except BaseException:
-            run.cancel()
-            raise
-        return Events(request, first, events, self.limits.seconds + LINGER, ended)
+            if not asked.stream:
+                await client.wait_for(run.whole())
+                self._count(writer, run.choices)
+                return _json(writer.body(run.choices))
+            events = self._events(route, writer, run)
+            first = await client.wait_for(events.__anext__())
+            streaming = True
+            return Events(client, first, events, self.limits.seconds + LINGER, ended)
+        finally:
+            if not streaming:
+                client.forget()
+                run.cancel()
 
     async def _events(self, route: str, writer: Writer, run: Run) -> AsyncGenerator[bytes, None]:
         """The chunks of a stream. A failure before the first one is raised, a later one is an event."""
@@ -184,15 +182,10 @@ class Server:
                         self.metrics.first.labels(route).observe(time.monotonic() - began)
                     begun = True
                     yield event(chunk)
-        except (ApiError, TimeoutError) as error:
+        except Exception as error:
             if not begun:
                 raise
-            known = (
-                error
-                if isinstance(error, ApiError)
-                else ApiError(504, "no answer within the server's time limit", code="timeout")
-            )
-            yield event(known.body)
+            yield event(_known(error, route).body)
             return
         self._count(writer, run.choices)
         if writer.usage:
@@ -207,7 +200,7 @@ class Server:
 
 
 class Guarded(APIRoute):
-    """A route whose unforeseen failures end as a plain 500: no exception text reaches a client or a log, it may quote a body."""
+    """A route whose unforeseen failures end as a plain 500."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:
         handler = super().get_route_handler()
@@ -215,14 +208,22 @@ class Guarded(APIRoute):
         async def guarded(request: Request) -> Response:
             try:
                 return await handler(request)
-            except (ApiError, HTTPException):
+            except HTTPException:
                 raise
             except Exception as error:
-                where = "".join(traceback.format_tb(error.__traceback__))
-                log.error("%s in %s\n%s", type(error).__name__, self.path, where)
-                raise ApiError(500, "the server failed at this request", code="internal_error") from None
+                raise _known(error, self.path) from None
 
         return guarded
+
+
+def _known(error: Exception, where: str) -> ApiError:
+    """What a client may know of an error. The log names its type and place; its text may quote a body."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, TimeoutError):
+        return ApiError(504, "no answer within the server's time limit", code="timeout")
+    log.error("%s in %s\n%s", type(error).__name__, where, "".join(traceback.format_tb(error.__traceback__)))
+    return ApiError(500, "the server failed at this request", code="internal_error")
 
 
 def _json(body: Mapping[str, Any], status: int = 200) -> Response:

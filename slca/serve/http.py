@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import ipaddress
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -64,18 +64,26 @@ class ClientGone(Exception):
     """The client closed the connection before its answer was complete."""
 
 
-async def unless_gone(request: Request, work: Coroutine[Any, Any, Any]) -> Any:
-    """The result of `work`, which is cancelled when the client leaves (ClientGone)."""
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnect(request))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientGone
-    finally:
-        task.cancel()
-        gone.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
+class Client:
+    """The other end of a request whose body has been read. One watch for the whole request: a client leaves only once."""
+
+    def __init__(self, request: Request):
+        self._gone = asyncio.ensure_future(_disconnect(request))
+
+    async def wait_for(self, work: Awaitable[Any]) -> Any:
+        """The result of `work`, which is cancelled when the client leaves (ClientGone)."""
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait({task, self._gone}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise ClientGone
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def forget(self) -> None:
+        self._gone.cancel()
 
 
 async def _disconnect(request: Request) -> None:
@@ -89,22 +97,21 @@ class Events(Response):
     seconds: a client that reads too slowly to be through by then is left.
     """
 
-    def __init__(
-        self, request: Request, first: bytes, rest: AsyncIterator[bytes], seconds: float, over: Callable[[bool], None]
-    ):
+    def __init__(self, client: Client, first: bytes, rest: AsyncIterator[bytes], seconds: float, over: Callable[[bool], None]):
         super().__init__(media_type="text/event-stream", headers={"cache-control": "no-store", "x-accel-buffering": "no"})
-        self._request, self._first, self._rest, self._seconds, self._over = request, first, rest, seconds, over
+        self._client, self._first, self._rest, self._seconds, self._over = client, first, rest, seconds, over
         del self.headers["content-length"]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         gone = True
         try:
             async with asyncio.timeout(self._seconds):
-                await unless_gone(self._request, self._send(send))
+                await self._client.wait_for(self._send(send))
             gone = False
         except (ClientGone, TimeoutError):
             pass
         finally:
+            self._client.forget()
             self._over(gone)
 
     async def _send(self, send: Any) -> None:

@@ -18,7 +18,7 @@ MAX_ARGUMENTS = 1 << 20  # bytes of one call's arguments in a history
 def conversation(messages: Sequence[ChatMessage]) -> list[Message]:
     """The messages as training keeps them: arguments parsed, text parts joined, each tool result with the name of its call.
 
-    Raises ApiError for arguments that are no JSON object.
+    Raises ApiError for arguments that are no JSON object and for a result of a call that its turn does not have.
     """
     result: list[Message] = []
     names: dict[str, str] = {}
@@ -26,14 +26,18 @@ def conversation(messages: Sequence[ChatMessage]) -> list[Message]:
         plain = Message(role="system" if message.role == "developer" else message.role, content=_text(message.content))
         if message.reasoning_content:
             plain["reasoning_content"] = message.reasoning_content
+        if message.role != "tool":
+            names = {}
         if message.tool_calls and message.role == "assistant":
             plain["tool_calls"] = [_call(call, f"messages[{i}].tool_calls[{k}]") for k, call in enumerate(message.tool_calls)]
             names = {call.id: call.function.name for call in message.tool_calls if call.id}
-        if message.role == "tool":
-            if message.tool_call_id:
-                plain["tool_call_id"] = message.tool_call_id
-            if name := message.name or names.get(message.tool_call_id or ""):
-                plain["name"] = name
+        if message.role == "tool" and message.tool_call_id:
+            if message.tool_call_id not in names:
+                where = f"messages[{i}].tool_call_id"
+                raise ApiError(400, f"{where}: the turn before it has no such call", param=where)
+            plain["tool_call_id"] = message.tool_call_id
+        if message.role == "tool" and (name := message.name or names.get(message.tool_call_id or "")):
+            plain["name"] = name
         result.append(plain)
     return result
 

@@ -1,0 +1,143 @@
+"""The whole server over a tiny model with random weights: answers are the offline sampler's, forms are kept."""
+
+import asyncio
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from slca.policy import transformer
+from slca.policy.config import ModelConfig
+from slca.rollout.sampler import Sampler, row_keys
+from slca.serve.slots import SlotEngine
+from slca.sgls.grammar import available
+from tests.serve.engines import HELLO, TOOLS, client, events, joined, tiny
+
+SEED, LONGEST = 11, 24
+constrained = pytest.mark.skipif(not available(), reason="llguidance is not installed (extra: grammar)")
+
+
+@pytest.fixture(scope="module")
+def served():
+    """(sampler, parameters, engine) of a two-layer model."""
+    from configs.default import get_config
+
+    section = get_config().model
+    section.width, section.layers, section.heads, section.kv_heads, section.head_dim, section.ff = 16, 2, 2, 1, 8, 32
+    model = ModelConfig.random(section, -(-tiny().tokenizer.size // 64) * 64)
+    params = transformer.init(model, jax.random.key(0))
+    sampler = Sampler(
+        model, slots=4, cache_length=256, prompt_buckets=(256,), suffix_buckets=(16,), decode_steps=8, constrained=available()
+    )
+    engine = SlotEngine(sampler, params, tiny(), warm=False)
+    yield sampler, params, engine
+    engine.close()
+
+
+def offline(served, prompt, *, seed, sample=0, temperature=1.0):
+    """(ids, log-probs) of `Sampler.generate` for the keys that the engine documents."""
+    sampler, params, engine = served
+    zero = np.zeros(1, np.int32)
+    out = sampler.generate(
+        params, [prompt], keys=row_keys(seed, 0, zero, zero + sample, zero), max_new_tokens=LONGEST, temperature=temperature,
+        stop_ids=tuple(sorted(engine.ends)),
+    )  # fmt: skip
+    return out.tokens[0, : out.length[0]].tolist(), out.logprob[0, : out.length[0]].tolist()
+
+
+def ask(served, *bodies):
+    """The answers of requests made at once."""
+
+    async def go():
+        async with client(served[2]) as http:
+            posts = [
+                http.post("/v1/chat/completions", json=HELLO | {"max_tokens": LONGEST, "seed": SEED} | body) for body in bodies
+            ]
+            return await asyncio.gather(*posts)
+
+    return asyncio.run(go())
+
+
+def test_answers_are_the_offline_samplers_whatever_runs_beside_them(served):
+    asked = [{"seed": seed, "temperature": t, "n": 2} for seed in (0, 5, 2**31 - 1) for t in (0, 0.7, 1.5)]
+    others = [{"seed": s, "messages": [{"role": "user", "content": "x" * s}], "max_tokens": s + 1} for s in range(9)]
+    wanted = [body | {"return_token_ids": True, "logprobs": True} for body in asked]
+    responses = [response.json() for response in ask(served, *others[:5], *wanted, *others[5:])][5:-4]
+    prompt = tiny().prompt(HELLO["messages"])
+    for body, response in zip(asked, responses):
+        for choice in response["choices"]:
+            assert choice["prompt_token_ids"] == prompt
+            ids, logprobs = offline(served, prompt, seed=body["seed"], sample=choice["index"], temperature=body["temperature"])
+            assert choice["token_ids"] == ids
+            said = [entry["logprob"] for entry in choice["logprobs"]["content"]]
+            np.testing.assert_allclose(said, logprobs[: len(said)], atol=1e-5)
+
+
+def test_a_seed_of_any_size_repeats(served):
+    for seed in (-1, 2**31, 10**30):
+        one, two = ask(served, {"seed": seed}, {"seed": seed})
+        assert one.json()["choices"] == two.json()["choices"]
+
+
+def test_streams_say_what_bodies_say(served):
+    fields = {"temperature": 1.3, "stop": ["a", "e"], "logprobs": True}
+    bodies = ask(served, *({"seed": seed} | fields for seed in range(12)))
+    streams = ask(served, *({"seed": seed, "stream": True} | fields for seed in range(12)))
+    for body, stream in zip(bodies, streams):
+        whole = body.json()["choices"][0]
+        message, finish, entries = joined(events(stream.text))
+        assert (message["content"], finish) == (whole["message"]["content"], whole["finish_reason"])
+        assert entries == whole["logprobs"]["content"]
+
+
+def test_nothing_is_left_behind(served):
+    assert served[2].stats()["in_flight"] == served[2].stats()["slots_busy"] == 0 and served[2].health() == ""
+
+
+@constrained
+def test_a_response_follows_its_schema_beside_free_rows(served):
+    schema = {
+        "type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}, "unit": {"enum": ["C", "°F"]}},
+        "required": ["n", "unit"], "additionalProperties": False,
+    }  # fmt: skip
+    form = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}, "max_tokens": 60}
+    free = {"return_token_ids": True}
+    answers = ask(served, *({"seed": s, "stream": s == 3} | form for s in range(4)), free)
+    texts = [answer.json()["choices"][0]["message"]["content"] for answer in answers[:3]]
+    texts.append(joined(events(answers[3].text))[0]["content"])
+    for text in texts:
+        value = json.loads(text)
+        assert 0 <= value["n"] <= 9 and value["unit"] in ("C", "°F")
+    assert answers[4].json()["choices"][0]["token_ids"] == offline(served, tiny().prompt(HELLO["messages"]), seed=SEED)[0]
+
+
+@constrained
+def test_a_call_that_must_be_made_is_made(served):
+    tools = [
+        {"type": "function", "function": {"name": tool["function"]["name"], "parameters": {
+            "type": "object", "properties": {"at": {"$ref": "#/$defs/at"}}, "required": ["at"], "additionalProperties": False,
+            "$defs": {"at": {"enum": [tool["function"]["name"], "else"]}},
+        }}}
+        for tool in TOOLS
+    ]  # fmt: skip
+    named = {"type": "function", "function": {"name": "get_time"}}
+    fields = {"tools": tools, "max_tokens": 60}
+    answers = ask(served, *({"seed": s, "tool_choice": "required"} | fields for s in range(4)), {"tool_choice": named} | fields)
+    for answer in answers:
+        choice = answer.json()["choices"][0]
+        (call,) = choice["message"]["tool_calls"]
+        name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
+        assert choice["finish_reason"] == "tool_calls" and arguments["at"] in (name, "else")
+    assert name == "get_time"
+
+
+@constrained
+@pytest.mark.parametrize(
+    "schema", [{"type": "nonsense"}, {"$ref": "http://example.org/x"}, {"type": "string", "pattern": "("}, {"enum": []}, False]
+)
+def test_schemas_without_a_grammar_are_refused(served, schema):
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    (answer,) = ask(served, {"response_format": form})
+    assert answer.status_code == 400 and "response_format" in answer.json()["error"]["param"], answer.text
+    assert served[2].health() == ""

@@ -1,13 +1,15 @@
 """Checkpoints in and out: Hugging Face safetensors folders and GGUF files <-> (ModelConfig, params).
 
 Strict both ways: a tensor nobody reads and a parameter nobody fills are errors that name the key and the remedy. Tensors are
-read one at a time, and of each only the block that a local device holds, so a host never has more than one in memory.
+read one at a time, and of each only the block that a local device holds: beside its shards a host never has more than one tensor,
+as stored and as wanted, in memory.
 No pickle is opened and no code from a checkpoint is run.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -145,22 +147,36 @@ def _at(tree: Any, path: tuple[str, ...]) -> Any:
 
 
 def _fill(shape: jax.ShapeDtypeStruct, sharding: Any, group: list[Place], read: Callable[..., np.ndarray]) -> jax.Array:
-    """One parameter from its tensors (one a layer, or a single one), layer by layer straight to the devices that hold it."""
+    """One parameter from its tensors (one a layer, or a single one), layer by layer straight to the devices that hold it.
+
+    A stack is written in place, so neither host nor device ever holds more than the stack and one layer.
+    """
     stacked = group[0].layer >= 0
-    parts: dict[Any, list[jax.Array]] = {}
+    shards: dict[Any, jax.Array] = {}
     homes = sharding.addressable_devices_indices_map(shape.shape)
     for number, place in enumerate(group):
         blocks: dict[str, np.ndarray] = {}
         for device, index in homes.items():
             index = index if index is not None else (slice(None),) * len(shape.shape)
-            if stacked and number not in range(*index[0].indices(len(group))):
+            layers = range(*index[0].indices(len(group))) if stacked else ()
+            if stacked and number not in layers:
                 continue
             inner = index[1:] if stacked else index
             if str(inner) not in blocks:
-                blocks[str(inner)] = _block(place, inner, read).astype(shape.dtype)
-            parts.setdefault(device, []).append(jax.device_put(blocks[str(inner)], device))
-    shards = [jnp.stack(parts[device]) if stacked else parts[device][0] for device in homes]
-    return jax.make_array_from_single_device_arrays(shape.shape, sharding, shards)
+                blocks[str(inner)] = np.ascontiguousarray(_block(place, inner, read), shape.dtype)
+            block = blocks[str(inner)]
+            if not stacked:
+                shards[device] = jax.device_put(block, device)
+                continue
+            if device not in shards:
+                shards[device] = jnp.zeros((len(layers), *block.shape), shape.dtype, device=device)
+            shards[device] = _put_layer(shards[device], jax.device_put(block, device), number - layers[0])
+    return jax.make_array_from_single_device_arrays(shape.shape, sharding, [shards[device] for device in homes])
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _put_layer(stack: jax.Array, layer: jax.Array, number: Any) -> jax.Array:
+    return jax.lax.dynamic_update_index_in_dim(stack, layer, number, 0)
 
 
 def _block(place: Place, index: tuple[slice, ...], read: Callable[..., np.ndarray]) -> np.ndarray:

@@ -1,5 +1,7 @@
+import dataclasses
 import json
 import pathlib
+import tracemalloc
 
 import jax
 import ml_dtypes
@@ -184,3 +186,46 @@ def test_saving_params_that_do_not_fit(tmp_path):
     with pytest.raises(ValueError, match="lack final_norm"):
         weights.save(tmp_path, config, {k: v for k, v in p.items() if k != "final_norm"})
     assert not list(pathlib.Path(tmp_path).glob("*.safetensors"))
+
+
+def test_reading_holds_no_more_than_a_tensor_as_stored_and_as_wanted(tmp_path):
+    """Host memory beside the parameters, as Python's allocator counts it (the CPU's arrays may be NumPy's own memory)."""
+    config = dataclasses.replace(FAMILIES["qwen3"], vocab=4096, width=64, layers=4, ff=2048, tied=False)
+    largest = 4096 * 64 * 4
+    weights.save(tmp_path, config, transformer.init(config, jax.random.key(0)))
+    weights.load(tmp_path)  # compiles and imports
+    tracemalloc.start()
+    try:
+        params_ = weights.load(tmp_path)[1]
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak > largest and peak - held < 2.2 * largest
+    assert params_["embed"].nbytes == largest
+
+
+def test_a_host_reads_its_devices_blocks_alone(folder, config, monkeypatch):
+    """Of eight devices four are this host's: with both axes of matrices split over them, it reads half of what is split."""
+    read, sizes = weights._Folder.read, []
+    monkeypatch.setattr(weights._Folder, "read", lambda *a: sizes.append(read(*a).size) or read(*a))
+    config.mesh.update(data=1, fsdp=4, tensor=2)
+    mesh = make_mesh(config.mesh)
+    model, source = weights._open_folder(folder)
+    group = [place for place in places(model) if place.param == ("blocks", "up")]
+    whole = jax.ShapeDtypeStruct((3, 48, 80), np.float32)
+    there = shardings({"up": whole}, {"up": ("layers", "embed", "mlp")}, mesh)["up"]
+
+    class Half:
+        def addressable_devices_indices_map(self, shape):
+            mine = set(mesh.devices[0, :2].ravel())
+            return {d: index for d, index in there.addressable_devices_indices_map(shape).items() if d in mine}
+
+    kept = {}
+    monkeypatch.setattr(jax, "make_array_from_single_device_arrays", lambda shape, place, shards: kept.update(all=shards))
+    weights._fill(whole, Half(), group, source.read)
+    assert sum(sizes) == 3 * 48 * 80 // 2 and max(sizes) == 48 * 80 // 8
+    assert [shard.shape for shard in kept["all"]] == [(3, 12, 40)] * 4
+    monkeypatch.undo()
+    left, right, low_left, low_right = (np.asarray(shard) for shard in kept["all"])
+    half = np.concatenate([np.concatenate([left, right], 2), np.concatenate([low_left, low_right], 2)], 1)
+    np.testing.assert_array_equal(half, weights.load(folder)[1]["blocks"]["up"][:, :24])

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from slca.tasks.flatten import choices, flat
@@ -174,9 +175,10 @@ def _number(node: dict[str, Any]) -> Finite | None:
     if high is None:
         high = bounds["maximum"] = max(low, 0) + SPAN
     step = node.get("multipleOf") or (1 if node["type"] == "integer" else _step(high - low))
-    first = math.ceil(low / step)
-    first += first * step == bounds.get("exclusiveMinimum")
-    if first * step > high or first * step == bounds.get("exclusiveMaximum"):
+    exact = Fraction(str(step))  # decimal, as JSON is: 3 * 0.1 is 0.3
+    first = math.ceil(Fraction(str(low)) / exact) * exact
+    first += exact * (first == Fraction(str(bounds.get("exclusiveMinimum", first + 1))))
+    if first > Fraction(str(high)) or first == Fraction(str(bounds.get("exclusiveMaximum", first + 1))):
         return None
     schema = {"type": node["type"], **bounds}
     digits = max(len(f"{int(low)}"), len(f"{int(high)}")) + 1

@@ -15,6 +15,7 @@ from typing import Any
 
 _EXTRA_REPEATS = 6  # of `*`, `+` and `{n,}` beyond their minimum
 _ATTEMPTS = 40
+_MAX_PIECES = 200_000  # of all attempts: repeats inside repeats multiply
 _CATEGORIES = {
     "CATEGORY_DIGIT": string.digits,
     "CATEGORY_WORD": string.ascii_letters + string.digits + "_",
@@ -31,10 +32,13 @@ def generate(pattern: str, rng: Random, min_length: int = 0, max_length: int | N
     tree = _parse(pattern)
     if tree is None:
         return None
+    room = [_MAX_PIECES]
     for attempt in range(_ATTEMPTS):
         wanted = (None, min_length, min_length // 2, min_length // 4, 0)[attempt % 5]
         extra = rng.randint(0, _EXTRA_REPEATS) if wanted is None else wanted + rng.randint(0, attempt // 5)
-        text = _walk(tree, rng, extra)
+        text = _walk(tree, rng, extra, room)
+        if room[0] < 0:
+            return None
         if text is not None and len(text) >= min_length and (max_length is None or len(text) <= max_length):
             return text
     return None
@@ -50,17 +54,21 @@ def _parse(pattern: str) -> Any:
     return None
 
 
-def _walk(tree: Any, rng: Random, extra: int) -> str | None:
+def _walk(tree: Any, rng: Random, extra: int, room: list[int]) -> str | None:
+    """room: pieces that may still be made, one number for all calls."""
     out: list[str] = []
     for code, value in tree:
-        piece = _piece(str(code), value, rng, extra)
+        room[0] -= 1
+        if room[0] < 0:
+            return None
+        piece = _piece(str(code), value, rng, extra, room)
         if piece is None:
             return None
         out.append(piece)
     return "".join(out)
 
 
-def _piece(code: str, value: Any, rng: Random, extra: int) -> str | None:
+def _piece(code: str, value: Any, rng: Random, extra: int, room: list[int]) -> str | None:
     if code == "LITERAL":
         return chr(value)
     if code == "NOT_LITERAL":
@@ -71,14 +79,19 @@ def _piece(code: str, value: Any, rng: Random, extra: int) -> str | None:
         choices = _members(value)
         return rng.choice(choices) if choices else None
     if code == "BRANCH":
-        return _walk(rng.choice(value[1]), rng, extra)
+        return _walk(rng.choice(value[1]), rng, extra, room)
     if code == "SUBPATTERN":
-        return _walk(value[-1], rng, extra)
+        return _walk(value[-1], rng, extra, room)
     if code in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
         low, high, inner = value
         count = low + extra if high is codes.MAXREPEAT else rng.randint(low, min(low + extra, int(high)))
-        pieces = [_walk(inner, rng, extra) for _ in range(min(count, 4096))]
-        return None if None in pieces else "".join(piece for piece in pieces if piece is not None)
+        pieces: list[str] = []
+        for _ in range(min(count, 4096)):
+            piece = _walk(inner, rng, extra, room)
+            if piece is None:
+                return None
+            pieces.append(piece)
+        return "".join(pieces)
     if code == "AT":
         return ""
     return None  # look-around, back-references: the vetting refuses them anyway

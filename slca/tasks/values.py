@@ -7,8 +7,10 @@ so the same call gets the same answer everywhere in a group, and validates what 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from random import Random
 from typing import Any
 
@@ -179,7 +181,7 @@ class Sampler:
         for keyword, implied in _IMPLIED:
             if keyword in schema:
                 return implied
-        return "string"
+        return self.rng.choice(("string", "integer", "boolean", "object", "array")) if "not" in schema else "string"
 
     def _object(self, schema: Mapping[str, Any], level: int) -> dict[str, Any]:
         properties = schema.get("properties", {})
@@ -207,10 +209,16 @@ class Sampler:
         )
         if wanted > MAX_VALUES:
             raise TooLarge(f"minProperties is {wanted:,}")
+        patterned = schema.get("patternProperties") if extra is False else None
         while len(out) < wanted:
             names = [name for name in properties if name not in out]
-            name = self.rng.choice(names) if names else self._map_key(schema, out)
-            out[name] = self.value(properties.get(name, extra), name, level + 1)
+            if names or not patterned:
+                name = self.rng.choice(names) if names else self._map_key(schema, out)
+                part = properties.get(name, extra)
+            else:  # only names of these patterns may be added
+                pattern, part = self.rng.choice(list(patterned.items()))
+                name = self._string({"pattern": pattern}, "key")
+            out[name] = self.value(part, name, level + 1)
         return out
 
     def _map_key(self, schema: Mapping[str, Any], taken: Mapping[str, Any]) -> str:
@@ -237,8 +245,13 @@ class Sampler:
             part = self.value(first[len(out)] if len(out) < len(first) else items, single, level + 1)
             if not schema.get("uniqueItems") or part not in out:
                 out.append(part)
-        if "contains" in schema and count:
-            out[-1] = self.value(schema["contains"], single, level + 1)
+        if "contains" in schema:
+            least = schema.get("minContains", 1)
+            if least > MAX_VALUES:
+                raise TooLarge(f"minContains is {least:,}")
+            out[max(0, min(len(out), high - least)) :] = [
+                self.value(schema["contains"], single, level + 1) for _ in range(least)
+            ]
         return out
 
     def _number(self, schema: Mapping[str, Any], name: str, integer: bool) -> int | float:
@@ -255,7 +268,7 @@ class Sampler:
         step = schema.get("multipleOf")
         for _ in range(8):
             if step:
-                number = step * self.rng.randint(-(-low // step), max(high // step, -(-low // step))) if step > 0 else low
+                number = self._multiple(low, high, Fraction(str(step)))
             elif integer:
                 bottom = int(-(-low // 1))
                 number = self.rng.randint(bottom, max(int(high // 1), bottom))
@@ -265,6 +278,12 @@ class Sampler:
             if number != schema.get("exclusiveMinimum") and number != schema.get("exclusiveMaximum"):
                 break
         return int(number) if integer else number
+
+    def _multiple(self, low: float, high: float, step: Fraction) -> int | float:
+        """A multiple of `step`, in decimals as JSON is: 3 * 0.1 is 0.3."""
+        first, last = math.ceil(Fraction(str(low)) / step), math.floor(Fraction(str(high)) / step)
+        number = step * self.rng.randint(first, max(first, last))
+        return int(number) if number.denominator == 1 else float(number)
 
     def _string(self, schema: Mapping[str, Any], name: str) -> str:
         low, high = schema.get("minLength", 0), schema.get("maxLength")

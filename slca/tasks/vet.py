@@ -23,6 +23,9 @@ _CHILD_ONE = (
 )  # fmt: skip
 _CHILD_MAP = ("properties", "patternProperties")
 _DEFINITIONS = ("$defs", "definitions")
+_COUNTS = frozenset(
+    {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains"}
+)  # 3.0 is as good as 3
 _MAPS = (*_CHILD_MAP, *_DEFINITIONS, "dependentSchemas")
 _LISTS = (*_IN_PLACE_MANY, "prefixItems")
 
@@ -69,6 +72,8 @@ def normalise(schema: Any, depth: int = 0) -> Any:
                 out["prefixItems" if key == "items" else key] = [normalise(part, depth + 1) for part in value]
         elif key in _CHILD_ONE or key in _IN_PLACE_ONE:
             out[key] = normalise(value, depth + 1)
+        elif key in _COUNTS and isinstance(value, float) and value.is_integer():
+            out[key] = int(value)
         else:
             out[key] = value
     if depth == 0:

@@ -29,6 +29,7 @@ COUNTS = (
     "tokens_decoded",
     "tokens_reused",
     "rounds",
+    "compactions",
 )
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ def rollout(
     config is the whole config; temperature and group default to its rollout section (0 = greedy). A row draws from (seed, step,
     task id, sample, turn, position), so neither the order of the tasks nor their number changes a row. An exception that
     concerns one row makes that row `dead`; every group has exactly `group` rows (contract 13). progress(ended, total) is called
-    after every round; `stats` is filled with counts (tokens, rounds, ends) and, under `time/`, seconds.
+    in every round, before and after tools are waited for; `stats` is filled with counts (tokens, rounds, ends) and, under `time/`, seconds.
     """
     engine = _Engine(params, sampler, template, simulator, config, seed, step, temperature, progress)
     try:
@@ -79,6 +80,7 @@ class _Engine:
         self.temperature = float(config.rollout.temperature if temperature is None else temperature)
         self.rules = machine.Rules.of(config, template, capacity=sampler.capacity, longest_prompt=sampler.prompt_buckets[-1])
         stops = self.rules.sampling_stops
+        self.sampler, self.compiled = sampler, sampler.compiles()
         self.scheduler = Scheduler(sampler, params, seed=seed, step=step, temperature=self.temperature, stop_ids=stops)
         self.pool = Pool(config.rollout.tool_threads, config.rollout.tool_timeout)
         # A simulator that answers at once and always alike is waited for, so that rounds (and metrics) repeat bit for bit.
@@ -102,16 +104,25 @@ class _Engine:
             self.times["decode"] += time.monotonic() - before
             for row in finished:
                 self._advance(row.tag, partial(machine.sampled, row.tag.state, row.tokens, row.logprob, self.rules))
+            self._tell()  # before the wait for tools, so that what has ended is known during it
             self._join()
-            if self.progress is not None:
-                self.progress(self.ended, self.total)
+            self._tell()
         self.times["rollout"] = time.monotonic() - start
         return [machine.episode(live.state, self.temperature, **live.info) for live in lives]
 
+    def _tell(self) -> None:
+        if self.progress is not None:
+            self.progress(self.ended, self.total)
+
     def report(self, episodes: list[Episode]) -> dict[str, float]:
-        """Counts of the rollout; seconds under `time/` (hidden: tool seconds during which the loop had other work)."""
+        """Counts of the rollout; seconds under `time/`.
+
+        tool: seconds of all calls together; tool_exposed: seconds in which the loop waited for one and had nothing to decode;
+        tool_hidden: the rest. occupancy: share of the slots that decoded, over all steps. compiles: programs made on the way.
+        """
         count, ends = self.scheduler.stats, Counter(episode.end for episode in episodes)
         out: dict[str, float] = {name: count[name] for name in COUNTS}
+        out["compiles"] = self.sampler.compiles() - self.compiled
         out["occupancy"] = count["tokens_decoded"] / max(1, count["slot_steps"])
         out |= {f"end/{reason}": ends[reason] for reason in END_REASONS}
         out |= {f"time/{name}": seconds for name, seconds in self.times.items()}

@@ -11,7 +11,6 @@ padding, buckets or device count.
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +25,7 @@ from slca.policy.config import ModelConfig
 from slca.policy.transformer import split_layers
 from slca.rollout import programs
 from slca.rollout.constraint import checked
+from slca.rollout.packing import append_calls, padded, split
 from slca.rollout.placement import placements
 from slca.rollout.programs import BUDGET, CACHE_FULL, RUNNING, STOP, State, Weights, row_keys
 from slca.types import Samples
@@ -155,9 +155,9 @@ class Sampler:
         chunk, row = np.zeros(len(prompts), int), np.zeros(len(prompts), int)
         chunks: list[cache.KVCache] = []
         for bucket in np.unique(buckets):
-            for members in _split(np.flatnonzero(buckets == bucket), self._prefill_rows):
+            for members in split(np.flatnonzero(buckets == bucket), self._prefill_rows):
                 rows = next(size for size in self._prefill_rows if size >= len(members))
-                tokens = _padded([prompts[i] for i in members], rows, bucket)
+                tokens = padded([prompts[i] for i in members], rows, bucket)
                 chunk[members], row[members] = len(chunks), np.arange(len(members))
                 chunks.append(self._prefill(params, tokens))
         length = np.array([len(prompt) - 1 for prompt in prompts], np.int32)
@@ -191,25 +191,9 @@ class Sampler:
             pieces = {slot: ids[len(heads[slot]) :] for slot, ids in pieces.items() if len(ids) > len(heads[slot])}
             for bucket in self.suffix_buckets:
                 fits = {slot: heads.pop(slot) for slot in sorted(heads) if len(heads[slot]) <= bucket}
-                for call in self._append_calls(bucket, fits):
+                for call in append_calls(fits, bucket, self._append_rows, self.slots // self._shards, self._shards):
                     state = self._append(weights, state, *call)
         return state
-
-    def _append_calls(self, bucket: int, pieces: Mapping[int, Sequence[int]]) -> list[tuple[np.ndarray, ...]]:
-        """Arguments of as few calls as it takes: each has room for `_append_rows` rows of every shard."""
-        own, room, seen = self.slots // self._shards, self._append_rows, Counter[int]()
-        calls: list[tuple[np.ndarray, ...]] = []
-        for slot, ids in pieces.items():
-            shard, row = divmod(slot, own)
-            number, at = (0, row) if room == own else divmod(seen[shard], room)
-            seen[shard] += 1
-            if number == len(calls):
-                shape = (self._shards, room)
-                tokens, rows = np.zeros((*shape, bucket), np.int32), np.full(shape, own, np.int32)
-                calls.append((tokens, np.zeros(shape, np.int32), rows, np.zeros(shape, np.int32)))
-            tokens, count, rows, last = (x[shard] for x in calls[number])
-            tokens[at, 1 : len(ids)], count[at], rows[at], last[at] = ids[:-1], len(ids), row, ids[-1]
-        return calls
 
     def decode(
         self,
@@ -267,6 +251,12 @@ class Sampler:
             np.int32(wanted or self.slots + 1),
             *masks,
         )
+
+    def compacts(self, rows: Any) -> bool:
+        """Whether `decode` would gather these live slots and leave the others out (they are few, counted within each shard)."""
+        active = np.zeros(self.slots, bool)
+        active[rows] = True
+        return self._live_rows(active).size < self.slots
 
     def _live_rows(self, active: np.ndarray) -> np.ndarray:
         """[shards, R] slots to decode, each counted within its shard: all of them, or a quarter where that holds every live row."""
@@ -341,21 +331,3 @@ class Sampler:
     def _empty(self) -> State:
         kv = cache.init(self.config, self.slots, self.cache_length, self.cache_dtype)
         return State(kv, jnp.zeros(self.slots, jnp.int32), jnp.zeros(self.slots, jnp.int32))
-
-
-def _split(items: Sequence[int] | np.ndarray, sizes: Sequence[int]) -> list[Any]:
-    """Cut into pieces of at most the largest size; a rest that is small against it goes in pieces of the smallest."""
-    pieces, at = [], 0
-    while at < len(items):
-        rest = len(items) - at
-        size = sizes[-1] if 2 * rest >= sizes[-1] else sizes[0]
-        pieces.append(items[at : at + size])
-        at += size
-    return pieces
-
-
-def _padded(prompts: Sequence[Sequence[int]], rows: int, length: int) -> np.ndarray:
-    tokens = np.zeros((rows, length), np.int32)
-    for row, prompt in enumerate(prompts):
-        tokens[row, : len(prompt)] = prompt
-    return tokens

@@ -72,8 +72,9 @@ class Row:
 class Scheduler:
     """Rows over the slots of `sampler`. One weight version: make a new scheduler after an update, its caches go with it.
 
-    stop_ids end a turn; seed and temperature (0 is greedy) are what a row has unless it brings its own. `stats` counts tokens (prefilled, appended, decoded; reused: what
-    prefilling each row at each turn would have computed again), rows, rounds and slot_steps (tokens if all slots had decoded).
+    stop_ids end a turn; seed and temperature (0 is greedy) are what a row has unless it brings its own. `stats` counts tokens
+    (prefilled, appended, decoded; reused: what prefilling each row at each turn would have computed again), rows, rounds,
+    compactions (rounds that decoded few rows, gathered from their slots) and slot_steps (tokens if all slots had decoded).
     """
 
     def __init__(
@@ -207,5 +208,6 @@ class Scheduler:
         for row in rows:
             row.take(tokens[row.slot], logprob[row.slot], int(count[row.slot]), int(reason[row.slot]))
         self.stats["rounds"] += 1
+        self.stats["compactions"] += self.sampler.compacts(slots)
         self.stats["tokens_decoded"] += int(count.sum())
         self.stats["slot_steps"] += int(count.max()) * len(self._slots)

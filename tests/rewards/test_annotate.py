@@ -74,7 +74,7 @@ def test_every_record_but_the_probed_ones_runs_on_what_annotate_gives(config):
     "how, tool, summary, total",
     [("route_summary", 0, -0.5, -0.5), ("route_all", -0.5, -0.5, -0.5), ("subtract", 0, -0.5, -0.5)],
 )
-def test_omission(config, how, tool, summary, total):
+def test_omission(config, how, tool, summary, total):  # G9: rewards are named columns, summed once
     config.credit.omission = how
     r = annotate([episode(task(), OMITS)], config)
     assert (r.rewards["tool"][0], r.rewards["summary"][0], r.rewards["total"][0]) == (tool, summary, total)

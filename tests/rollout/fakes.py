@@ -77,6 +77,12 @@ class ScriptedSampler:
     def prepare(self, params):
         return params
 
+    def compiles(self):
+        return 0
+
+    def compacts(self, rows):
+        return False
+
     def init(self):
         return SlotState([[] for _ in range(self.slots)], [-1] * self.slots)
 

@@ -1,6 +1,7 @@
 """The sampler against a plain forward of the same rows. Numbers like P13 name cases that others got wrong."""
 
 import dataclasses
+import inspect
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +10,13 @@ import pytest
 
 from slca.learn.sharding import make_mesh, shardings
 from slca.policy import transformer
+from slca.policy.config import ModelConfig
 from slca.policy.weights import load
 from slca.rollout import programs
 from slca.rollout.sampler import BUDGET, CACHE_FULL, RUNNING, STOP, Sampler, row_keys
 from tests.golden import recipe
 from tests.policy.models import FAMILIES, params, row_logits
+from tests.policy.test_config import QWEN25_05B
 
 CONFIG, PARAMS = FAMILIES["qwen3"], params("qwen3")
 SIZES = dict(slots=4, cache_length=32, prompt_buckets=(4, 8), suffix_buckets=(3, 6), decode_steps=5)
@@ -47,8 +50,8 @@ def same(a, b):
 
 @pytest.mark.parametrize("name", recipe.CONFIGS)
 def test_greedy_rows_are_those_of_transformers(tmp_path, name):
-    """P12, and P1 / contract 10 for every family: 24 greedy tokens after 40; every log-prob at T = 0, 0.5, 0.8 and 1 in one
-    batch is the trainer's."""
+    """P12, and P1, P3 / contract 10 for every family: 24 greedy tokens after 40; every log-prob at T = 0, 0.5, 0.8 and 1 in one
+    batch is the trainer's, so no ratio leaves [0.9, 1.1]."""
     shapes, _, greedy = recipe.golden(name)
     config, weights = load(recipe.write_folder(tmp_path / "model", name, shapes))
     pool = Sampler(config, slots=5, cache_length=64, prompt_buckets=(40,), decode_steps=24)
@@ -78,7 +81,8 @@ def test_generate_ends_rows_by_stop_or_length(sampler):
 
 
 def test_draws_follow_the_distribution(sampler):
-    """The first token of 3,000 rows against the model's own probabilities (chi-square, 60 degrees of freedom)."""
+    """The first token of 3,000 rows against the model's own probabilities (chi-square, 60 degrees of freedom). P2: the log-prob is
+    over the whole vocabulary; nothing is truncated (validate refuses top-p and top-k)."""
     scores = jnp.broadcast_to(row_logits(CONFIG, PARAMS, [5, 6, 7])[-1:] / 0.8 * 0.8, (3000, 61))
     row_key = keys(3000, seed=5)
     token, logprob = jax.jit(programs.draw)(row_key, jnp.full(3000, 3), scores, jnp.full(3000, 0.8))
@@ -137,8 +141,9 @@ def test_members_of_a_group_differ_and_repeats_agree(sampler):
 
 
 def test_stop_ids_and_temperature_are_never_stale(sampler):
-    """P14, contract 11: they are arguments of one compiled program; more than it holds is an error."""
+    """P14, P19, contract 11: they are arguments of one compiled program; more than it holds is an error; none means no stop."""
     free = sample(sampler, [[9]], temperature=1.0, stop_ids=())
+    assert free.length[0] == 16 and not free.stopped[0]
     before = sampler.compiles()
     third = int(free.tokens[0, 2])
     stopped = sample(sampler, [[9]], temperature=1.0, stop_ids=(third,))
@@ -265,6 +270,25 @@ def test_programs_are_the_listed_ones(sampler):
         sampler.append(PARAMS, state, {int(slot): [1] * int(rng.integers(1, 9)) for slot in rng.permutation(4)[:2]})
         sample(sampler, prompts, new=int(rng.integers(1, 9)))
     assert sampler.compiles() == len(sampler.programs) == len(set(sampler.programs))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_p5_p6_padding_moves_no_position(dtype):
+    """P5, P6: the cache of a prompt is the same in buckets of 8 and 24 and beside other prompts, also in bfloat16, where a position
+    that counted padding would show."""
+    config = dataclasses.replace(CONFIG, dtype=dtype)
+    small, large = (Sampler(config, **SIZES | dict(prompt_buckets=(n,), cache_dtype=dtype)) for n in (8, 24))
+    alone, beside = small.prefill(PARAMS, [PROMPTS[2]]), large.prefill(PARAMS, [[60] * 20, *PROMPTS[1:4]])
+    for ours, theirs in zip(jax.tree.leaves(alone.chunks[0]), jax.tree.leaves(beside.chunks[beside.chunk[2]])):
+        a, b = np.asarray(ours[0], np.float32), np.asarray(theirs[beside.row[2]], np.float32)
+        np.testing.assert_allclose(a, b[tuple(map(slice, a.shape))], atol=1e-5 if dtype == "float32" else 3e-2)
+
+
+def test_p18_no_dropout_anywhere():
+    """P18: a checkpoint trained with dropout makes the same model, and that model takes no random numbers."""
+    assert ModelConfig.from_hf({**QWEN25_05B, "attention_dropout": 0.1}) == ModelConfig.from_hf(QWEN25_05B)
+    assert "rngs" not in inspect.signature(transformer.forward_cached).parameters
+    np.testing.assert_array_equal(row_logits(CONFIG, PARAMS, [5, 6, 7]), row_logits(CONFIG, PARAMS, [5, 6, 7]))
 
 
 def test_cache_dtype_is_the_one_asked_for():

@@ -12,7 +12,8 @@ from configs import default
 def get_config(arg: str = "slca"):
     c = default.get_config(arg)
     c.chat.tokenizer = c.model.source = "models/Qwen2.5-0.5B-Instruct"
-    c.model.max_length, c.model.dtype = 4_096, "bfloat16"
+    c.model.max_length, c.model.dtype, c.model.attention = 4_096, "bfloat16", "auto"
+    c.mesh.data, c.mesh.fsdp = 1, -1
     c.rollout.prompts, c.rollout.group, c.rollout.slots, c.rollout.cache_dtype = 32, 8, 256, "bfloat16"
     c.rollout.max_prompt_tokens, c.rollout.max_response_tokens, c.rollout.max_turn_tokens = 2_048, 1_024, 512
     c.rollout.prompt_buckets, c.rollout.suffix_buckets = (1_024, 2_048), (64, 512)

@@ -21,7 +21,7 @@ def get_config(arg: str = "slca"):
     c.tasks.train = 31_818
     c.chat.tokenizer = c.model.source = MODEL
     c.chat.tool_result_tokens = 1024
-    c.model.max_length, c.model.dtype = 32_768, "bfloat16"
+    c.model.max_length, c.model.dtype, c.model.attention = 32_768, "bfloat16", "auto"
     c.mesh.data, c.mesh.fsdp, c.mesh.tensor = 1, -1, 4
 
     c.rollout.prompts, c.rollout.group = 128, 16
@@ -39,8 +39,8 @@ def get_config(arg: str = "slca"):
 
     c.loss.kl_coef, c.loss.kl = 0.001, "k3"
     c.optim.lr = 1e-6
-    c.train.steps, c.train.mini_batches, c.train.micro_rows = 248, 4, 16
-    c.train.row_lengths = (8_192, 32_768)
+    c.train.steps, c.train.mini_batches, c.train.micro_rows = 248, 4, 1
+    c.train.row_lengths, c.train.logprob_bytes = (8_192, 32_768), 512 * 2**20
     c.eval.every, c.eval.splits, c.eval.tasks = 10, ("heldout_tasks",), 1_000
     c.eval.temperatures = (0.0,)
     c.checkpoint.every = 10

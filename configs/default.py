@@ -47,7 +47,7 @@ def get_config(arg: str = "slca") -> ConfigDict:
     m.rope_theta = 10_000.0  # RoPE base
     m.max_length = 4096  # positions the model may see, tokens
     m.dtype = "float32"  # compute: float32 | bfloat16 (masters are always float32)
-    m.attention = "xla"  # xla | blockwise | splash (TPU) | cudnn (GPU)
+    m.attention = "xla"  # xla | blockwise | splash (TPU) | cudnn (GPU) | auto: splash on a TPU, else by length
     m.remat = "block"  # none | block | dots: what the backward pass recomputes
 
     x = c.mesh = ConfigDict()

@@ -100,12 +100,16 @@ def architecture(config: Any, tokenizer: Any) -> ModelConfig:
 
 
 def own_parts(parts: Parts) -> tuple[Parts, Callable[[Any], Any]]:
-    """(the parts as this process uses them alone, between updates; fetch(params) -> the parameters for them)."""
+    """(the parts as this process uses them alone, between updates; fetch(params) -> the parameters for them).
+
+    Of several processes each gets a whole copy, in the compute dtype: nothing is trained with it, and masters would take twice the room.
+    """
     if processes.count() == 1:
         return parts, lambda params: params
     hidden, unembed = policy_forward(parts.model, parts.here)
     fetch = make_fetch(parts.mesh, parts.here, transformer.logical_axes(parts.model))  # type: ignore[arg-type]
-    return parts._replace(mesh=parts.here, hidden=hidden, unembed=unembed), fetch
+    shrink = jax.jit(lambda params: transformer.computed(params, parts.model))
+    return parts._replace(mesh=parts.here, hidden=hidden, unembed=unembed), lambda params: fetch(shrink(params))
 
 
 def make_sampler(config: Any, model: ModelConfig, mesh: jax.sharding.Mesh | None, slots: int = 0) -> Sampler:

@@ -71,7 +71,8 @@ def make_step(
     record, shards = parts.algorithm, row_shards(parts.mesh)
     own, fetch = own_parts(parts)
     params_at = None if own.mesh is None else _places(own)
-    collect = make_collect(config, own, params_at, None if reference is None else fetch(reference), phase, watch)
+    own_reference = fetch(reference) if reference is not None and config.reward.kl_coef > 0 else None  # the reward's alone
+    collect = make_collect(config, own, params_at, own_reference, phase, watch)
     probe, drift = make_probe(config, own, params_at), make_drift(config, own, params_at)
     learn = make_learn(config, parts, optimizer, placement, reference)
 

@@ -12,7 +12,7 @@ CHOICES = {
     "chat.history": ("template", "append"),
     "model.family": ("qwen2", "qwen3", "llama", "gemma3"),
     "model.dtype": ("float32", "bfloat16"),
-    "model.attention": ("xla", "blockwise", "splash", "cudnn"),
+    "model.attention": ("auto", "xla", "blockwise", "splash", "cudnn"),
     "model.remat": ("none", "block", "dots"),
     "rollout.cache_dtype": ("float32", "bfloat16"),
     "sgls.backend": ("scripted", "jax", "openai"),

@@ -18,14 +18,14 @@ from slca.learn.update import Hidden, Unembed
 from slca.policy.config import ModelConfig
 from slca.policy.transformer import Transformer, unembed
 
-ACTIVATIONS = (("batch", ROWS), ("length", None))  # logical axes that the model's activation constraints name
-
 
 def policy_forward(config: ModelConfig, mesh: Mesh | None = None) -> tuple[Hidden, Unembed]:
     """hidden_fn(params, tokens, positions, episode) -> [B, T, D] and unembed_fn(params) -> [D, V] for `make_update` and probes.
 
-    On a mesh, activations are split by rows after the embedding and every block, and the embedding table is gathered over
-    fsdp before it is indexed: a lookup in a table split by width made the compiler replicate whole activations.
+    On a mesh, activations are split by rows and, over `tensor`, by length after the embedding and every block: that is what the
+    backward pass keeps, and the axis would otherwise hold copies (a gather and a scatter take the place of one all-reduce).
+    The embedding table is gathered over fsdp before it is indexed: a lookup in a table split by width made the compiler
+    replicate whole activations.
     """
     model = Transformer(config)
 
@@ -36,7 +36,9 @@ def policy_forward(config: ModelConfig, mesh: Mesh | None = None) -> tuple[Hidde
             return model.apply({"params": params}, tokens, positions, episode)
         spec = partition_spec(params["embed"].shape, ("vocab", None), mesh, name="embed")
         params = params | {"embed": lax.with_sharding_constraint(params["embed"], NamedSharding(mesh, spec))}
-        with nn.logical_axis_rules(ACTIVATIONS), jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        sizes = {"length": tokens.shape[1], "heads": config.heads, "kv_heads": config.kv_heads, "mlp": config.ff}
+        split = [(axis, "tensor" if size % mesh.shape["tensor"] == 0 else None) for axis, size in sizes.items()]
+        with nn.logical_axis_rules([("batch", ROWS), *split]), jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
             return model.apply({"params": params}, tokens, positions, episode)
 
     return hidden, lambda params: unembed(params, config)

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import Array
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from slca.types import Batch, TrainState
@@ -47,7 +48,11 @@ def make_mesh(mesh: Any, devices: list[jax.Device] | None = None) -> Mesh:
     if len(devices) % fixed or (-1 not in sizes and fixed != len(devices)):
         raise ValueError(f"{asked}: {fixed} does not {'divide' if -1 in sizes else 'equal'} the {len(devices)} devices at hand")
     sizes = [len(devices) // fixed if size == -1 else size for size in sizes]
-    return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices)
+    try:
+        grid = mesh_utils.create_device_mesh(sizes, devices)
+    except NotImplementedError:  # a size that is no product of a TPU's torus axes
+        grid = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
 def partition_spec(
@@ -98,12 +103,12 @@ def row_shards(mesh: Mesh | None) -> int:
     return 1 if mesh is None else math.prod(mesh.shape[axis] for axis in ROWS)
 
 
-def own_mesh(mesh: Mesh) -> Mesh | None:
-    """A mesh of this process's own devices that splits as `mesh` does, as far as they go; None for a single device.
+def own_mesh(mesh: Mesh, devices: list[jax.Device] | None = None) -> Mesh | None:
+    """A mesh of this process's own devices (or those given) that splits as `mesh` does, as far as they go; None for a single device.
 
     Between updates a process works on it alone, so that a slow or dead tool of another process never enters a collective.
     """
-    devices = jax.local_devices()
+    devices = jax.local_devices() if devices is None else devices
     if len(devices) == 1:
         return None
     tensor = math.gcd(mesh.shape["tensor"], len(devices))

@@ -7,6 +7,7 @@ decided by position in the row: inside an episode that equals distance in tokens
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -15,6 +16,10 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 BLOCK = 512  # tokens of a query or key block of the blockwise form
+# Tokens of a block of the splash kernel: the largest that divides the row; with blocks of 128 it waits for memory.
+SPLASH_TILES = (512, 256, 128)
+DENSE = 2048  # tokens of a row up to which `auto` holds all scores at once
+CACHED_BLOCK = 256  # queries of a piece that meet the cache together
 NEGATIVE = -1e30  # finite: a row without any key stays finite in value and gradient
 
 
@@ -34,11 +39,14 @@ def attention(
         episode: id of the episode of each token, 0 = padding; None = the row is one episode.
         window: (size, sliding): where `sliding` (a scanned fact of the layer) is 1, a query sees itself and size - 1 keys
             before it; None = no layer slides.
-        implementation: `xla` (dense scores), `blockwise` (portable, memory linear in T), `cudnn` (GPU, bfloat16).
+        implementation: `xla` (dense scores), `blockwise` (portable, memory linear in T), `cudnn` (GPU, bfloat16), `splash` (TPU);
+            `auto`: splash where it can run, else xla for rows of up to 2,048 tokens and blockwise for longer ones.
 
     Raises:
         ValueError: the implementation cannot run here; the message names what it needs.
     """
+    if implementation == "auto":
+        implementation = _choice(q.shape[1], q.shape[3])
     if implementation == "splash":
         return _splash(q, k, v, episode, window, scale)
     reach = None if window is None else jnp.where(window[1], window[0], q.shape[1] + 1)
@@ -52,6 +60,13 @@ def attention(
     mask = _mask(q.shape[1], episode, reach)
     kernel: Any = implementation
     return jax.nn.dot_product_attention(q, k, v, mask=mask, is_causal=mask is None, scale=scale, implementation=kernel)
+
+
+def _choice(length: int, size: int) -> str:
+    """The implementation for rows of `length` tokens and heads of `size` where the program will run."""
+    if _platform() == "tpu" and length % 128 == 0 and size % 64 == 0:
+        return "splash"
+    return "xla" if length <= DENSE else "blockwise"
 
 
 def _platform() -> str:
@@ -150,13 +165,16 @@ def _splash(
         )
     if episode is None:
         episode = jnp.ones((rows, length), jnp.int32)
+    tile = next((b for b in SPLASH_TILES if length % b == 0), length)
+    sizes: Any = [tile] * 8
+    tiles = kernel.BlockSizes(*sizes)
 
     def attend(q, k, v, episode, sliding):
         heads = q.shape[1]
 
         def run(mask):
             run_row = kernel.make_splash_mha(
-                masks.MultiHeadMask([mask] * heads), head_shards=1, q_seq_shards=1, interpret=interpret
+                masks.MultiHeadMask([mask] * heads), block_sizes=tiles, head_shards=1, q_seq_shards=1, interpret=interpret
             )
             return jax.vmap(lambda q, k, v, e: run_row(q, k, v, segment_ids=kernel.SegmentIds(e, e)))(q, k, v, episode)
 
@@ -166,14 +184,28 @@ def _splash(
         local = masks.LocalMask((length, length), (window[0] - 1, 0), 0)
         return lax.cond(sliding > 0, lambda: run(local), lambda: run(causal))
 
-    q, k, v = ((x * f).transpose(0, 2, 1, 3) for x, f in ((q, scale), (k, 1), (v, 1)))
     sliding = jnp.int32(0) if window is None else jnp.asarray(window[1], jnp.int32)
     mesh = jax.sharding.get_abstract_mesh()
     if not mesh.empty:
-        batch, head = jax.P(("data", "fsdp")), jax.P(("data", "fsdp"), "tensor")
-        specs = (head, head, head, batch, jax.P())
-        attend = jax.shard_map(attend, mesh=mesh, in_specs=specs, out_specs=head, check_vma=False)
+        heads, copies = _head_split(q.shape[2], k.shape[2], mesh.shape.get("tensor", 1))
+        k, v = (jnp.repeat(x, copies, axis=2) if copies > 1 else x for x in (k, v))
+        batch = tuple(axis for axis in ("data", "fsdp") if axis in mesh.axis_names)
+        row, head = jax.P(batch), jax.P(batch, heads)
+        attend = jax.shard_map(attend, mesh=mesh, in_specs=(head, head, head, row, jax.P()), out_specs=head, check_vma=False)
+    q, k, v = ((x * f).transpose(0, 2, 1, 3) for x, f in ((q, scale), (k, 1), (v, 1)))
     return attend(q, k, v, episode, sliding).transpose(0, 2, 1, 3)
+
+
+def _head_split(heads: int, kv_heads: int, devices: int) -> tuple[str | None, int]:
+    """(mesh axis that splits the heads or None, copies of each KV head) on `devices` of the tensor axis.
+
+    More devices than KV heads: each KV head is copied to the devices of its group, and no device holds more than it needs.
+    Heads that the devices do not divide stay whole on every one, as `sharding.partition_spec` leaves their parameters.
+    """
+    if devices == 1 or heads % devices:
+        return None, 1
+    copies = devices // math.gcd(kv_heads, devices)
+    return ("tensor", copies) if (heads // kv_heads) % copies == 0 else (None, 1)
 
 
 def cached_attention(
@@ -187,7 +219,23 @@ def cached_attention(
 ) -> Float[Array, "B T H h"]:
     """Queries at `positions` against a cache whose slot s holds position s (the query's own key included).
 
-    The mask is added rather than chosen (it is the same for all layers, so XLA makes it once a step) and the sum divides the output
+    Long pieces go a block of queries at a time: the scores of 2,048 tokens against 32,768 slots would take gigabytes a row.
+    """
+    block, length = CACHED_BLOCK, q.shape[1]
+    if length <= block:
+        return _cached(q, keys, values, positions, window, scale)
+    missing = -length % block
+
+    def blocks(x: Array) -> Array:  # [B, T, ...] -> [count, B, block, ...]
+        x = jnp.pad(x, ((0, 0), (0, missing)) + ((0, 0),) * (x.ndim - 2))
+        return jnp.moveaxis(x.reshape(x.shape[0], -1, block, *x.shape[2:]), 1, 0)
+
+    out = lax.map(lambda part: _cached(part[0], keys, values, part[1], window, scale), (blocks(q), blocks(positions)))
+    return jnp.moveaxis(out, 0, 1).reshape(q.shape[0], -1, *q.shape[2:])[:, :length]
+
+
+def _cached(q: Array, keys: Array, values: Array, positions: Array, window: int | None, scale: float) -> Array:
+    """The mask is added rather than chosen (it is the same for all layers, so XLA makes it once a step) and the sum divides the output
     rather than the weights: each saves a pass over [B, H, T, S].
     """
     rows, length, heads, size = q.shape

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 FAMILIES = ("qwen2", "qwen3", "llama", "gemma3_text")
-ATTENTION = ("xla", "blockwise", "splash", "cudnn")
+ATTENTION = ("auto", "xla", "blockwise", "splash", "cudnn")
 REMAT = ("none", "block", "dots")
 DTYPES = ("float32", "bfloat16")
 

@@ -23,6 +23,7 @@ from slca.policy import attention, cache
 from slca.policy.config import ModelConfig
 
 Params = dict[str, Any]
+placed = nn.with_logical_constraint  # (activation, its logical axes): to be split as the rules in force say, if any
 
 # Logical axes of each parameter (the layer axis of `blocks` comes first); rules to mesh axes live with the learner.
 _BLOCK_AXES: dict[str, tuple[str | None, ...]] = {
@@ -49,7 +50,11 @@ _TOP_AXES: dict[str, tuple[str | None, ...]] = {
     "head": ("embed", "vocab"),
 }
 _FUSED = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
-_ACTIVATION = ("batch", "length", None)
+# Logical axes of activations; without rules they say nothing. Every product of a half is named: where one was not, the compiler
+# took the weight gradients apart by tokens and sent whole matrices.
+_ACTIVATION = ("batch", "length", None)  # between blocks, and what each half adds
+_WHOLE = ("batch", None, None)  # what a half reads: all tokens of its rows
+_QUERIES, _KEYS, _INNER = ("batch", None, "heads", None), ("batch", None, "kv_heads", None), ("batch", None, "mlp")
 
 
 def block_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -72,6 +77,11 @@ def fused_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         joined = [shapes.pop(part) for part in parts]
         shapes[name] = (joined[0][0], sum(shape[1] for shape in joined), *joined[0][2:])
     return shapes
+
+
+def block_axes(config: ModelConfig) -> dict[str, tuple[str | None, ...]]:
+    """Logical axis names of each parameter of one block of `split_layers`."""
+    return {name: _BLOCK_AXES[name] for name in block_shapes(config) if name in _BLOCK_AXES}
 
 
 def param_shapes(config: ModelConfig) -> Params:
@@ -173,11 +183,11 @@ class Block(nn.Module):
         p = {name: self.param(name, nn.initializers.zeros, shape) for name, shape in shapes.items()}
         w = {name: value.astype(dtype) for name, value in p.items() if not name.endswith("norm")}
 
-        h = rms_norm(x, p["attn_norm"], c)
+        h = placed(rms_norm(x, p["attn_norm"], c), _WHOLE)
         if self.fused:
             q, k, v = jnp.split(jnp.einsum("btd,dnh->btnh", h, w["qkv"]), (c.heads, c.heads + c.kv_heads), 2)
         else:
-            q, k, v = (jnp.einsum("btd,dnh->btnh", h, w[name]) for name in "qkv")
+            q, k, v = (placed(jnp.einsum("btd,dnh->btnh", h, w[n]), at) for n, at in zip("qkv", (_QUERIES, _KEYS, _KEYS)))
         if c.qkv_bias:
             q, k, v = (y + w[f"{name}_bias"][None, None] for name, y in zip("qkv", (q, k, v)))
         if c.qk_norm:
@@ -192,15 +202,17 @@ class Block(nn.Module):
             kept = cache.write(layer_cache, k, v, slots)
             reach = c.sliding_window if sliding else None
             y = attention.cached_attention(q, *kept, positions, window=reach, scale=c.scale).astype(dtype)
-        y = jnp.einsum("btnh,nhd->btd", y, w["o"])
+        y = placed(jnp.einsum("btnh,nhd->btd", placed(y, _QUERIES), w["o"]), _ACTIVATION)
         x = x + (rms_norm(y, p["attn_post_norm"], c) if c.gemma else y)
 
-        h = rms_norm(x, p["mlp_norm"], c)
-        gate, up = jnp.split(h @ w["gate_up"], 2, -1) if self.fused else (h @ w["gate"], h @ w["up"])
+        h = placed(rms_norm(x, p["mlp_norm"], c), _WHOLE)
+        gate, up = (
+            jnp.split(h @ w["gate_up"], 2, -1) if self.fused else (placed(h @ w[name], _INNER) for name in ("gate", "up"))
+        )
         gate = jax.nn.gelu(gate, approximate=True) if c.gemma else jax.nn.silu(gate)
-        y = (gate * up) @ w["down"]
+        y = placed((gate * up) @ w["down"], _ACTIVATION)
         x = x + (rms_norm(y, p["mlp_post_norm"], c) if c.gemma else y)
-        return nn.with_logical_constraint(x, _ACTIVATION), kept
+        return placed(x, _ACTIVATION), kept
 
 
 def embed_tokens(embed: Float[Array, "V D"], tokens: Int[Array, "B T"], config: ModelConfig) -> Float[Array, "B T D"]:
@@ -235,7 +247,7 @@ class Transformer(nn.Module):
         scale = self.param("final_norm", nn.initializers.zeros, shapes["final_norm"])
         if not c.tied:
             self.param("head", nn.initializers.zeros, shapes["head"])
-        x = nn.with_logical_constraint(embed_tokens(embed, tokens, c), _ACTIVATION)
+        x = placed(embed_tokens(embed, tokens, c), _ACTIVATION)
 
         stack = nn.scan(
             _remat(c.remat),
@@ -267,16 +279,22 @@ def logits(hidden: Float[Array, "... D"], head: Float[Array, "D V"]) -> Float[Ar
     return jnp.einsum("...d,dv->...v", hidden, head, preferred_element_type=jnp.float32)
 
 
+def computed(params: Params, config: ModelConfig) -> Params:
+    """The parameters as a forward pass reads them: norms as they are, all else in the compute dtype. Any forward of these equals
+    that of the masters, so they serve where nothing is trained."""
+
+    def leaf(path: Any, value: Array) -> Array:
+        return value if path[-1].key.endswith("norm") else value.astype(config.dtype)
+
+    return jax.tree_util.tree_map_with_path(leaf, params)
+
+
 def split_layers(params: Params, config: ModelConfig, fused: bool = False) -> list[Params]:
     """The stacked blocks as one dict a layer, matrices in the compute dtype. Do it once, before the loop over tokens.
 
     fused: see `fused_shapes`; not for parameters sharded over `tensor`, whose pieces would change places.
     """
-
-    def leaf(name: str, value: Array) -> Array:
-        return value if name.endswith("norm") else value.astype(config.dtype)
-
-    blocks = {name: leaf(name, value) for name, value in params["blocks"].items()}
+    blocks = computed(params["blocks"], config)
     for name, parts in _FUSED.items() if fused else ():
         blocks[name] = jnp.concatenate([blocks.pop(part) for part in parts], 2)
     return [{name: value[layer] for name, value in blocks.items()} for layer in range(config.layers)]

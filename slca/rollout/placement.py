@@ -6,18 +6,23 @@ import math
 from typing import Any, NamedTuple
 
 import jax
+from jax.experimental.layout import Format, Layout
 
+from slca.learn.sharding import RULES, partition_spec
 from slca.policy import cache
 from slca.policy.config import ModelConfig
+from slca.policy.transformer import block_axes, block_shapes
 from slca.rollout.programs import State
 
 
 class Placements(NamedTuple):
-    """Number of slot ranges, and shardings of the state, of a prompt cache, of rows and of what is replicated (None: no mesh)."""
+    """Number of slot ranges, and shardings of the state, of a prompt cache, of the layers sliced for decoding, of rows and of what
+    is replicated (None: no mesh)."""
 
     shards: int
     state: Any
     prompt: Any
+    layers: Any
     rows: Any
     replicated: Any
 
@@ -25,10 +30,12 @@ class Placements(NamedTuple):
 def placements(config: ModelConfig, mesh: jax.sharding.Mesh | None, slots: int) -> Placements:
     """Placements of a pool of `slots` rows. A prompt's cache is copied to every shard, so that any slot can be filled from it.
 
+    The layers are split over `tensor` alone: a decode step reads every weight once, and over fsdp it would first have to fetch it.
+
     Raises ValueError when the slots do not divide over the mesh.
     """
     if mesh is None:
-        return Placements(1, None, None, None, None)
+        return Placements(1, None, None, None, None, None)
     axes = tuple(axis for axis in ("data", "fsdp") if axis in mesh.axis_names)
     shards = math.prod(mesh.shape[axis] for axis in axes)
     if slots % shards:
@@ -38,7 +45,21 @@ def placements(config: ModelConfig, mesh: jax.sharding.Mesh | None, slots: int) 
     rows: Any = jax.NamedSharding(mesh, jax.P(axes))
 
     def caches(first: Any) -> Any:
-        layer: Any = jax.NamedSharding(mesh, jax.P(first, heads))
-        return [cache.Layer(layer, layer)] * config.layers
+        values: Any = jax.NamedSharding(mesh, jax.P(first, heads))
+        return [cache.Layer(_keys(values), values)] * config.layers
 
-    return Placements(shards, State(caches(axes), rows, rows), caches(None), rows, jax.NamedSharding(mesh, jax.P()))
+    rules = {**RULES, "embed": None}
+    shapes = block_shapes(config)
+    layer = {
+        n: jax.NamedSharding(mesh, partition_spec(shapes[n], names, mesh, rules)) for n, names in block_axes(config).items()
+    }
+    state, whole = State(caches(axes), rows, rows), jax.NamedSharding(mesh, jax.P())
+    return Placements(shards, state, caches(None), [layer] * config.layers, rows, whole)
+
+
+def _keys(place: jax.NamedSharding) -> Any:
+    """Keys [B, K, h, S] on a TPU: h innermost in memory, as in the values. Left to its default, the compiler copied all keys to
+    that order and back in every call of `decode`: half the cache in room and time."""
+    if place.mesh.devices.flat[0].platform != "tpu":
+        return place
+    return Format(Layout(major_to_minor=(0, 1, 3, 2)), place)

@@ -6,6 +6,7 @@ yet. Every program keeps that invariant.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import jax
@@ -97,10 +98,12 @@ def prefill(config: ModelConfig, dtype: str, rows: Any, params: Any, tokens: Int
 
     rows: sharding that spreads the prompts over a mesh, or None.
     """
-    if rows is not None:
-        tokens = lax.with_sharding_constraint(tokens, rows)
+    mesh: Any = nullcontext()
+    if rows is not None:  # kernels that the compiler cannot split ask for the mesh
+        tokens, mesh = lax.with_sharding_constraint(tokens, rows), jax.sharding.use_abstract_mesh(rows.mesh.abstract_mesh)
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1])[None], tokens.shape)
-    result: Any = Transformer(config).apply({"params": params}, tokens, positions, keep_kv=True)
+    with mesh:
+        result: Any = Transformer(config).apply({"params": params}, tokens, positions, keep_kv=True)
     keys, values = result[1]
     return cache.from_prefill(keys, values, dtype)
 

@@ -34,8 +34,10 @@ __all__ = ["BUDGET", "CACHE_FULL", "RUNNING", "STOP", "PromptCache", "Sampler", 
 
 MAX_STOP_IDS = 16
 PREFILL_ROWS = (1, 8)  # prompts of one prefill
+PREFILL_TOKENS = 32_768  # padded tokens of one prefill on a device: of long prompts fewer go together
 THIN = 16  # with at least so many slots (a shard), a round with few live rows decodes a quarter of them
 APPEND_ROWS = 8  # least rows of one append (or all slots); an eighth of the slots where that is more
+APPEND_TOKENS = 65_536  # cache that these least rows may hold together: `append` works on a copy of its rows
 
 
 @dataclass(frozen=True)
@@ -91,15 +93,15 @@ class Sampler:
             )
         if self.cache_length > config.max_length:
             raise ValueError(f"sampler: cache_length {self.cache_length} exceeds the model's max_length {config.max_length}")
-        self._shards, state, prompt, rows, whole = placements(config, mesh, slots)
-        most = PREFILL_ROWS[-1]
-        self._prefill_rows = PREFILL_ROWS if mesh is None else (-(-most // self._shards) * self._shards,)
+        self._shards, state, prompt, layers, rows, whole = placements(config, mesh, slots)
         own = slots // self._shards  # each shard appends to rows of its own
         self._decode_rows = (own // 4, own) if own >= THIN else (own,)
-        self._append_rows = min(own, max(-(-APPEND_ROWS // self._shards), own // 8))
+        least = min(APPEND_ROWS, max(1, APPEND_TOKENS // self.cache_length))
+        self._append_rows = min(own, max(-(-least // self._shards), own // 8))
         jit = functools.partial(jax.jit, donate_argnames="state")
         self._init = jax.jit(self._empty, out_shardings=state)
-        self._prepare = jax.jit(lambda params: split_layers(params, config, fused=mesh is None))
+        prepare = functools.partial(split_layers, config=config, fused=mesh is None)
+        self._prepare = jax.jit(prepare, out_shardings=layers)
         self._prefill = jax.jit(functools.partial(programs.prefill, config, cache_dtype, rows), out_shardings=prompt)
         self._insert = jit(functools.partial(programs.insert), out_shardings=state)  # a function of its own: jit shares caches
         self._append = jit(functools.partial(programs.append, config), out_shardings=state)
@@ -115,17 +117,28 @@ class Sampler:
     @property
     def programs(self) -> list[tuple[str, tuple[int, ...]]]:
         """(function, bucket) of every program this sampler can compile; there are no others."""
-        prompts = [(rows, bucket) for rows in self._prefill_rows for bucket in self.prompt_buckets]
+        prompts = [(rows, bucket) for bucket in self.prompt_buckets for rows in self._prefill_rows(bucket)]
         listed: list[tuple[str, tuple[int, ...]]] = [("init", (self.slots,)), ("prepare", ())]
         listed += [("prefill", shape) for shape in prompts] + [("insert", shape) for shape in prompts]
         listed += [("append", (self._shards * self._append_rows, bucket)) for bucket in self.suffix_buckets]
         listed += [("decode", (self._shards * rows, self.decode_steps)) for rows in self._decode_rows]
         return listed + [("decode_masked", (self._shards * rows, 1)) for rows in self._decode_rows if self.constrained]
 
+    def _prefill_rows(self, bucket: int) -> tuple[int, ...]:
+        """Prompts of one prefill: on a mesh always the same number on each shard."""
+        least, most = PREFILL_ROWS[0], -(-PREFILL_ROWS[-1] // self._shards)
+        most = max(least, min(most, PREFILL_TOKENS // bucket))
+        return tuple(sorted({least, most})) if self.mesh is None else (most * self._shards,)
+
+    @property
+    def functions(self) -> dict[str, Any]:
+        """The jitted function of each name in `programs`."""
+        names = ("init", "prepare", "prefill", "insert", "append", "decode", "decode_masked")
+        return {name: getattr(self, f"_{name}") for name in names}
+
     def compiles(self) -> int:
         """Programs compiled so far; at most `len(programs)`, also after changes of temperature, stop ids or lengths."""
-        jitted = (self._init, self._prepare, self._prefill, self._insert, self._append, self._decode, self._decode_masked)
-        return sum(function._cache_size() for function in jitted)
+        return sum(function._cache_size() for function in self.functions.values())
 
     def nbytes(self) -> int:
         """Bytes of the cache of all slots, over all devices."""
@@ -155,8 +168,9 @@ class Sampler:
         chunk, row = np.zeros(len(prompts), int), np.zeros(len(prompts), int)
         chunks: list[cache.KVCache] = []
         for bucket in np.unique(buckets):
-            for members in split(np.flatnonzero(buckets == bucket), self._prefill_rows):
-                rows = next(size for size in self._prefill_rows if size >= len(members))
+            sizes = self._prefill_rows(int(bucket))
+            for members in split(np.flatnonzero(buckets == bucket), sizes):
+                rows = next(size for size in sizes if size >= len(members))
                 tokens = padded([prompts[i] for i in members], rows, bucket)
                 chunk[members], row[members] = len(chunks), np.arange(len(members))
                 chunks.append(self._prefill(params, tokens))

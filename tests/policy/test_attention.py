@@ -109,3 +109,55 @@ def test_cached_attention_against_a_loop(window):
     at = jnp.array([[3], [17]])  # rows at different lengths
     one = cached_attention(np.stack([q[0, 3:4], q[1, 17:18]]), keys, values, at, window=window, scale=0.4)
     np.testing.assert_allclose(one[:, 0], [expected[0, 3], expected[1, 17]], atol=2e-6)
+
+
+@pytest.mark.parametrize("window", [None, 6])
+def test_long_pieces_meet_the_cache_in_blocks(monkeypatch, window):
+    """13 queries in blocks of 4 are what they are in one."""
+    rng = np.random.default_rng(1)
+    q = rng.standard_normal((B, 13, H, D)).astype(np.float32)
+    keys, values = (rng.standard_normal((B, K, *shape)).astype(np.float32) for shape in ((D, 32), (32, D)))
+    positions = np.arange(13)[None] + np.array([[3], [17]])
+    whole = cached_attention(q, keys, values, positions, window=window, scale=0.4)
+    monkeypatch.setattr(attention, "CACHED_BLOCK", 4)
+    np.testing.assert_allclose(cached_attention(q, keys, values, positions, window=window, scale=0.4), whole, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "heads, kv_heads, devices, expected",
+    [(28, 4, 4, ("tensor", 1)), (32, 4, 8, ("tensor", 2)), (32, 8, 16, ("tensor", 2)), (6, 3, 2, ("tensor", 2)),
+     (14, 2, 4, (None, 1)), (28, 4, 8, (None, 1)), (8, 2, 1, (None, 1))],
+)  # fmt: skip
+def test_heads_on_devices(heads, kv_heads, devices, expected):
+    assert attention._head_split(heads, kv_heads, devices) == expected
+
+
+@pytest.mark.parametrize("heads, kv_heads", [(4, 4), (8, 2), (3, 1)])
+def test_splash_on_a_mesh_interpreted(config, heads, kv_heads):
+    """2 rows over fsdp and heads over 4 devices of `tensor`: fewer KV heads are copied, 3 heads stay whole."""
+    from slca.learn.sharding import make_mesh
+
+    config.mesh.update({"data": 1, "fsdp": 2, "tensor": 4})
+    mesh = make_mesh(config.mesh)
+    q, k, v = (
+        np.random.default_rng(n).standard_normal((2, 128, n, 64)).astype(np.float32) for n in (heads, kv_heads, kv_heads)
+    )
+    episode = np.repeat([[1, 2, 0], [1, 1, 1]], [50, 60, 18], axis=1)
+
+    def on_mesh(q, k, v):
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return attention._splash(q, k, v, jnp.asarray(episode), None, 0.4, interpret=True)
+
+    rows = jax.NamedSharding(mesh, jax.P(("data", "fsdp")))
+    np.testing.assert_allclose(jax.jit(on_mesh, in_shardings=rows)(q, k, v), run("xla", q, k, v, episode), atol=1e-5)
+
+
+def test_auto_is_what_the_place_and_the_length_allow(monkeypatch):
+    assert [attention._choice(length, 64) for length in (128, 2048, 4096)] == ["xla", "xla", "blockwise"]
+    monkeypatch.setattr(attention, "_platform", lambda: "tpu")
+    assert [attention._choice(*shape) for shape in ((128, 64), (4096, 128), (100, 64), (4096, 32), (2049, 64))] == [
+        "splash", "splash", "xla", "blockwise", "blockwise",
+    ]  # fmt: skip
+    q, k, v = arrays()
+    monkeypatch.undo()
+    np.testing.assert_array_equal(run("auto", q, k, v, EPISODE), run("xla", q, k, v, EPISODE))

@@ -200,3 +200,13 @@ def test_sharded_params_give_the_same_logits(config):
         rows = np.broadcast_to(ROW, (4, 21))
         got = logits(model, placed, rows, np.broadcast_to(np.arange(21), (4, 21)))
         np.testing.assert_allclose(got[2], row_logits(model, params(family), ROW), atol=1e-5)
+
+
+def test_parameters_in_the_compute_dtype_give_the_same_forward():
+    config = dataclasses.replace(FAMILIES["qwen2"], dtype="bfloat16")
+    weights, tokens = params("qwen2"), np.arange(12)[None] % 7
+    small = transformer.computed(weights, config)
+    assert small["blocks"]["gate"].dtype == small["embed"].dtype == jnp.bfloat16 and small["final_norm"].dtype == jnp.float32
+    forward = lambda p: transformer.Transformer(config).apply({"params": p}, tokens, tokens)  # noqa: E731
+    np.testing.assert_array_equal(forward(weights), forward(small))
+    np.testing.assert_array_equal(transformer.unembed(weights, config), transformer.unembed(small, config))

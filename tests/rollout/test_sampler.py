@@ -338,3 +338,25 @@ def test_bad_input_is_refused_before_a_device_is_touched(sampler):
     with pytest.raises(ValueError, match=r"suffix_buckets \(\) not empty"):
         Sampler(CONFIG, suffix_buckets=())
     assert Sampler(CONFIG, cache_length=32, prompt_buckets=(16, 40, 64)).prompt_buckets == (16, 32)
+
+
+def test_of_long_prompts_and_long_rows_fewer_go_together(monkeypatch):
+    """What one prefill computes, and what one append copies, is bounded."""
+    monkeypatch.setattr("slca.rollout.sampler.PREFILL_TOKENS", 16)
+    monkeypatch.setattr("slca.rollout.sampler.APPEND_TOKENS", 96)
+    pool = Sampler(CONFIG, **SIZES | dict(slots=12, cache_length=32, prompt_buckets=(2, 8, 32)))
+    assert [shape for name, shape in pool.programs if name == "prefill"] == [(1, 2), (8, 2), (1, 8), (2, 8), (1, 32)]
+    assert {shape[0] for name, shape in pool.programs if name == "append"} == {3}
+    same(sample(pool), sample(Sampler(CONFIG, **SIZES)))
+
+
+def test_layers_for_decoding_are_split_over_tensor_alone(config):
+    config.mesh.update({"data": 1, "fsdp": 4, "tensor": 2})
+    mesh = make_mesh(config.mesh)
+    pool = Sampler(CONFIG, **SIZES, mesh=mesh)
+    layer = pool.prepare(jax.device_put(PARAMS, shardings(PARAMS, transformer.logical_axes(CONFIG), mesh))).layers[0]
+    assert layer["gate"].sharding.spec == jax.P(None, "tensor") and layer["down"].sharding.spec == jax.P("tensor", None)
+
+
+def test_the_functions_are_those_of_the_listed_programs(sampler):
+    assert {name for name, _ in sampler.programs} | {"decode_masked"} == set(sampler.functions)

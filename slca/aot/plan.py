@@ -1,0 +1,110 @@
+"""From a config and a topology to measured programs; the search for the most slots that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from slca.aot import programs
+from slca.aot.chips import Chip, Target
+from slca.aot.measure import Result, measure
+from slca.aot.programs import Shapes, bytes_a_chip
+from slca.assemble import apply_record, architecture, make_sampler
+from slca.chat import tokenizer as tokenizers
+from slca.learn.sharding import make_mesh, own_mesh, row_shards
+from slca.policy import weights
+from slca.policy.config import ModelConfig
+from slca.validate import ConfigError, validate
+
+
+def shapes(config: Any, target: Target) -> Shapes:
+    """Mesh, state and optimizer of the config's RL phase, as shapes. Raises ConfigError for a config that cannot run."""
+    apply_record(config)
+    elsewhere = config.copy_and_resolve_references()
+    with elsewhere.unlocked():  # the pod's files are not here
+        elsewhere.model.source, elsewhere.chat.tokenizer, elsewhere.checkpoint.init = "random", "tiny", ""
+    validate(elsewhere, target.hosts)
+    try:
+        mesh = make_mesh(config.mesh, target.devices)
+    except ValueError as error:
+        raise ConfigError(f"{error}; set --mesh=DATAxFSDPxTENSOR") from error
+    here: Any = own_mesh(mesh, target.host) if target.hosts > 1 else mesh
+    return programs.shapes(config, model_of(config), mesh, here, target.hosts)
+
+
+def model_of(config: Any) -> ModelConfig:
+    """The architecture: from the checkpoint if it is here, else from the facts in configs/architectures.py."""
+    from configs.architectures import ARCHITECTURES
+
+    source = config.model.source
+    if source == "random":
+        return architecture(config, tokenizers.load(config.chat.tokenizer))
+    if source.startswith("gguf:") or Path(source).is_dir():
+        return weights.architecture(source).run_as(config.model)
+    name = Path(source).name
+    if name not in ARCHITECTURES:
+        raise ConfigError(
+            f"model.source={source}: no such folder, and configs/architectures.py knows {', '.join(ARCHITECTURES)}; put the "
+            "checkpoint's config.json there, or use model.source=random"
+        )
+    return ModelConfig.from_hf(ARCHITECTURES[name]).run_as(config.model)
+
+
+def results(s: Shapes, chip: Chip, only: Sequence[str], slots: str | None = None) -> Iterator[Result]:
+    """Measure the programs named in `only`, one at a time. slots: of all hosts, `search`, or None for the config's."""
+    if "update" in only:
+        yield measure(programs.update(s))
+    wanted = [name for name in ("prefill", "insert", "append", "decode") if name in only]
+    known: dict[tuple[str, str], Result] = {}
+    unit = row_shards(s.here)
+    if slots == "search" and wanted:
+        largest = [name for name in ("prefill", "decode") if name in wanted] or wanted
+
+        def attempt(count: int) -> Result:
+            return max((_sampling(s, count, name, known) for name in largest), key=lambda result: result.memory.total)
+
+        most, _ = search(attempt, chip.hbm, unit, slot_bytes(s))
+    else:
+        most = programs.asked_slots(s) if slots is None else max(1, int(slots or 0) // (unit * s.hosts)) * unit
+    for name in wanted:
+        yield _sampling(s, most, name, known)
+
+
+def _sampling(s: Shapes, slots: int, name: str, known: dict[tuple[str, str], Result]) -> Result:
+    """A sampler program at this number of slots; one that does not depend on it is compiled once."""
+    program = next(program for program in programs.sampling(s, slots) if program.name == name)
+    key = name, program.size
+    if key not in known:
+        known[key] = measure(program)
+    found = known[key]
+    memory = found.memory._replace(beside=found.memory.beside - found.program.beside + program.beside)
+    return found._replace(program=program, memory=memory)
+
+
+def slot_bytes(s: Shapes) -> float:
+    """Bytes of cache that `row_shards` slots cost a chip."""
+    unit = row_shards(s.here)
+    pool = make_sampler(s.config, s.model, s.here, unit)
+    return bytes_a_chip(programs.state_of(s, pool).cache)
+
+
+def search(attempt: Callable[[int], Result], hbm: float, unit: int, cost: float) -> tuple[int, Result]:
+    """(slots, result) of the most slots, a multiple of `unit`, with which `attempt` fits in `hbm` bytes.
+
+    cost: bytes that `unit` slots take at least. Each guess is a straight line through the last two attempts; when it says that
+    there is no room for another `unit`, the search ends. What does not fit with `unit` slots is returned as it is.
+    """
+    low, best = unit, attempt(unit)
+    if hbm <= 0 or not best.fits(hbm):
+        return low, best
+    slope, high = cost, low + (int((hbm - best.memory.total) / cost) + 1) * unit  # high: more than can fit
+    while (room := int((hbm - best.memory.total) / slope)) and high - low > unit:
+        guess = min(low + room * unit, high - unit)
+        result = attempt(guess)
+        slope = max(cost, (result.memory.total - best.memory.total) / ((guess - low) / unit))
+        if result.fits(hbm):
+            low, best = guess, result
+        else:
+            high = guess
+    return low, best

@@ -1,0 +1,183 @@
+"""The device programs of a run, as the run makes them, with shapes in the place of arrays: nothing is ever materialised.
+
+On a topology of several hosts the update runs over all chips; each host samples on its own chips with a whole copy of the
+parameters, as in training (`slca.assemble.own_parts`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from slca.assemble import make_sampler
+from slca.learn.forward import policy_forward
+from slca.learn.optim import optimizer, schedule
+from slca.learn.rows import bucket
+from slca.learn.sharding import by_rows, row_shards, shardings, state_shardings
+from slca.learn.terms import make_terms
+from slca.learn.update import init_state, make_update
+from slca.policy import transformer
+from slca.policy.config import ModelConfig
+from slca.rollout.placement import placements
+from slca.rollout.programs import Weights
+from slca.rollout.sampler import MAX_STOP_IDS, Sampler
+from slca.types import Batch, TrainState
+
+
+class Program(NamedTuple):
+    """One compiled unit. size: for the reader; beside: bytes that a chip holds while it runs without being its arguments;
+    trips: of a loop that ends when rows stop; passes: over its arguments; tokens: new ones of a call; chips: that run it together."""
+
+    name: str
+    size: str
+    function: Any
+    arguments: tuple[Any, ...]
+    beside: float
+    trips: int
+    passes: int
+    tokens: int
+    chips: int
+
+
+class Shapes(NamedTuple):
+    """What the programs share. state: the TrainState on `mesh`; here, params: mesh and parameters of the sampler."""
+
+    config: Any
+    model: ModelConfig
+    mesh: Mesh
+    here: Mesh
+    hosts: int
+    optimizer: Any
+    state: TrainState
+    params: Any
+
+    @property
+    def reference(self) -> bool:
+        """Whether the run keeps a frozen copy of the policy."""
+        return self.config.loss.kl_coef > 0 or self.config.train.keep_reference
+
+
+def shapes(config: Any, model: ModelConfig, mesh: Mesh, here: Mesh, hosts: int) -> Shapes:
+    """The state of the RL phase, placed on `mesh` as training places it. here: the mesh that each of the hosts samples on."""
+    o, n, axes = config.optim, config.train, transformer.logical_axes(model)
+    tx = optimizer(o, schedule(o.schedule, o.lr, max(1, n.steps * n.mu * n.mini_batches), o.warmup), axes)
+    params = jax.eval_shape(lambda: transformer.init(model, jax.random.key(0)))
+    state = jax.eval_shape(lambda p: init_state(p, tx, jax.random.key(0)), params)
+    if hosts > 1:
+        params = jax.eval_shape(lambda p: transformer.computed(p, model), params)
+    state, params = placed(state, state_shardings(state, axes, mesh)), placed(params, shardings(params, axes, here))
+    return Shapes(config, model, mesh, here, hosts, tx, state, params)
+
+
+def placed(tree: Any, places: Any) -> Any:
+    """ShapeDtypeStructs with these shardings."""
+    return jax.tree.map(lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree, places)
+
+
+def bytes_a_chip(tree: Any) -> float:
+    """Bytes of a tree of placed shapes on one chip."""
+    arrays = [x for x in jax.tree.leaves(tree) if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
+    return sum(math.prod(x.sharding.shard_shape(x.shape) if x.sharding else x.shape) * x.dtype.itemsize for x in arrays)
+
+
+def update(s: Shapes) -> Program:
+    """The optimiser step over the mini-batch of a step in which every rollout has the longest length."""
+    c, rows_at = s.config, by_rows(s.mesh)
+    hidden, unembed = policy_forward(s.model, s.mesh)
+    places = jax.tree.map(lambda x: x.sharding, s.state)
+    terms = make_terms(_terms(c))
+    function = make_update(hidden, unembed, s.optimizer, c, mesh=s.mesh, placement=places, terms=terms)
+    unit = c.train.micro_rows * row_shards(s.mesh)
+    length = max(c.train.row_lengths)
+    episodes = c.rollout.prompts * c.rollout.group // c.train.mini_batches
+    a_row = max(1, length // (c.rollout.max_prompt_tokens + c.rollout.max_response_tokens)) if c.train.pack else 1
+    rows = bucket(-(-episodes // a_row), unit)
+    whole = {"tokens", "positions", "episode", "segment", "kind"}
+    fields: dict[str, Any] = {
+        name: jax.ShapeDtypeStruct((rows, length), jnp.int32 if name in whole else jnp.float32, sharding=rows_at)
+        for name in Batch._fields
+        if name != "group"
+    }
+    beside = bytes_a_chip(s.state.params) if s.reference else 0.0
+    size = f"{rows} rows x {length:,} tokens, {rows // unit} micro-batches"
+    return Program("update", size, function, (s.state, Batch(**fields)), beside, 1, rows // unit, rows * length, s.mesh.size)
+
+
+def _terms(config: Any) -> Any:
+    from slca.credit.algorithms import algorithm
+
+    return algorithm(config.credit.algorithm, config.credit).terms
+
+
+def state_of(s: Shapes, pool: Sampler) -> Any:
+    """The device state of all slots."""
+    return placed(jax.eval_shape(pool.functions["init"]), placements(s.model, s.here, pool.slots).state)
+
+
+def asked_slots(s: Shapes) -> int:
+    """Slots of one host that the config asks for: an even share, a multiple of the rows that its mesh splits."""
+    r, unit = s.config.rollout, row_shards(s.here) * s.hosts
+    return max(1, -(-min(r.slots, r.prompts * r.group) // unit)) * row_shards(s.here)
+
+
+def sampling(s: Shapes, slots: int) -> Iterator[Program]:
+    """prefill and insert at the longest prompts, append of the longest suffixes, decode: of one host, over its own chips."""
+    pool, c = make_sampler(s.config, s.model, s.here, slots), s.config
+    chips, prompts = s.here.size, pool.prompt_buckets[-1]
+    places, make = placements(s.model, s.here, slots), pool.functions
+    rows, _ = next(shape for name, shape in reversed(pool.programs) if name == "prefill" and shape[1] == prompts)
+    tokens = jax.ShapeDtypeStruct((rows, prompts), jnp.int32)
+    state = state_of(s, pool)
+    weights = Weights(s.params, placed(jax.eval_shape(make["prepare"], s.params), places.layers))
+    chunk = placed(jax.eval_shape(make["prefill"], s.params, tokens), places.prompt)
+    learner = bytes_a_chip(s.state) + (bytes_a_chip(s.state.params) if s.reference else 0)
+    beside = learner - (
+        bytes_a_chip(s.state.params) if s.hosts == 1 else 0
+    )  # a single host samples with the state's own parameters
+    beside += bytes_a_chip(s.params) if s.hosts > 1 and c.reward.kl_coef > 0 else 0  # its copy of the reference
+    layers, slot_bytes, prompt_bytes = (bytes_a_chip(x) for x in (weights.layers, state, chunk))
+    chunks = math.ceil(math.ceil(slots / c.rollout.group) / rows)  # of the first round; later at most one waits for its rows
+    yield Program(
+        "prefill", f"{rows} prompts x {prompts:,} tokens", make["prefill"], (s.params, tokens),
+        beside + layers + slot_bytes + (chunks - 1) * prompt_bytes, 1, 1, rows * prompts, chips,
+    )  # fmt: skip
+    whole = jax.ShapeDtypeStruct((), jnp.int32)
+    column = jax.ShapeDtypeStruct((slots,), jnp.int32)
+    yield Program(
+        "insert", f"{slots} slots from {rows} prompts", make["insert"], (state, chunk, whole, *[column] * 4),
+        beside + layers + bytes_a_chip(s.params) + (chunks - 1) * prompt_bytes, slots, 1, slots, chips,
+    )  # fmt: skip
+    yield _append(pool, places.shards, state, weights, beside + prompt_bytes)
+    yield _decode(pool, places.shards, state, weights, beside + prompt_bytes)
+
+
+def _append(pool: Sampler, shards: int, state: Any, weights: Weights, beside: float) -> Program:
+    rows, piece = next(shape for name, shape in reversed(pool.programs) if name == "append")
+    shape = (shards, rows // shards)
+    tokens, column = jax.ShapeDtypeStruct((*shape, piece), jnp.int32), jax.ShapeDtypeStruct(shape, jnp.int32)
+    arguments = (weights, state, tokens, *[column] * 3)
+    size = f"{rows} of {pool.slots} slots, {piece:,} tokens"
+    return Program("append", size, pool.functions["append"], arguments, beside, 1, 1, rows * piece, _chips(pool))
+
+
+def _decode(pool: Sampler, shards: int, state: Any, weights: Weights, beside: float) -> Program:
+    slots, of = pool.slots, jax.ShapeDtypeStruct
+    column = of((slots,), jnp.int32)
+    arguments = (
+        weights, state, of((shards, slots // shards), jnp.int32), of((slots, 2), jnp.uint32), of((slots,), jnp.float32),
+        of((MAX_STOP_IDS,), jnp.int32), column, of((slots,), jnp.bool_), of((), jnp.int32),
+    )  # fmt: skip
+    size = f"{slots} slots x {pool.cache_length:,} tokens, {pool.decode_steps} steps"
+    tokens = slots * pool.decode_steps
+    return Program(
+        "decode", size, pool.functions["decode"], arguments, beside, pool.decode_steps, pool.decode_steps, tokens, _chips(pool)
+    )
+
+
+def _chips(pool: Sampler) -> int:
+    return 1 if pool.mesh is None else pool.mesh.size

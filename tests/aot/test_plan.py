@@ -1,0 +1,148 @@
+"""The real programs of a small run, compiled for 8 CPU devices, and what is said of them."""
+
+import importlib
+
+import jax
+import pytest
+
+from slca.aot import chips, plan, programs, report
+from slca.aot.hlo import Traffic
+from slca.aot.measure import Memory, Result, measure
+from slca.aot.programs import Program, bytes_a_chip
+from slca.learn.sharding import make_mesh
+from slca.validate import ConfigError
+
+
+@pytest.fixture
+def tiny():
+    c = importlib.import_module("configs.tiny").get_config()
+    c.mesh.update({"data": 1, "fsdp": 4, "tensor": 2})
+    c.model.update({"width": 32, "layers": 2, "ff": 64, "heads": 4, "kv_heads": 2, "head_dim": 8})
+    c.rollout.update({"prompts": 4, "group": 4, "slots": 8, "prompt_buckets": (64, 192), "suffix_buckets": (16,)})
+    c.train.update({"micro_rows": 1, "mini_batches": 1})
+    return c
+
+
+def by_hand(model, length, tokens):
+    """Matrix FLOPs of one update with `remat=block` and dense attention."""
+    D, H, K, h, F = model.width, model.heads, model.kv_heads, model.head_dim, model.ff
+    block = 2 * (D * H * h + 2 * D * K * h + H * h * D + 3 * D * F)
+    scores = 2 * H * h * length
+    forward, again = block + 2 * scores, block - 2 * F * D + 2 * scores  # the last product is not needed again
+    backward = 2 * block + 4 * scores
+    head = 2 * D * model.vocab  # forward, again, and two backward
+    return tokens * (model.layers * (forward + again + backward) + 4 * head)
+
+
+def test_every_program_compiles_and_its_numbers_are_the_runs(tiny):
+    target = chips.target("cpu:8")
+    shapes = plan.shapes(tiny, target)
+    found = {r.program.name: r for r in plan.results(shapes, target.chip, ("update", "prefill", "insert", "append", "decode"))}
+    assert list(found) == ["update", "prefill", "insert", "append", "decode"]
+    update, decode = found["update"], found["decode"]
+    longest = tiny.rollout.max_prompt_tokens + tiny.rollout.max_response_tokens
+    rows = 16 // (max(tiny.train.row_lengths) // longest)
+    assert update.program.size == f"{rows} rows x {max(tiny.train.row_lengths)} tokens, {rows // 4} micro-batches"
+    assert decode.program.trips == tiny.rollout.decode_steps and decode.program.tokens == 8 * tiny.rollout.decode_steps
+    assert update.flops == pytest.approx(by_hand(shapes.model, max(tiny.train.row_lengths), update.program.tokens), rel=0.01)
+    assert all(r.seconds > 0 and r.memory.arguments > 0 and not r.error for r in found.values())
+    assert update.traffic["all-reduce"].bytes > 0 and "insert" in found
+    text = report.paragraph(update, target.chip, shapes)
+    assert text.startswith("\nupdate: ") and "matrix FLOPs" in text and "all-reduce" in text
+    assert len(report.table(list(found.values()), target.chip, "cpu:8")) == 7
+
+
+def test_bytes_of_a_chip_follow_the_placement(tiny):
+    shapes = plan.shapes(tiny, chips.target("cpu:8"))
+    gate = shapes.state.params["blocks"]["gate"]
+    assert gate.shape == (2, 32, 64) and bytes_a_chip(gate) == 2 * (32 // 4) * (64 // 2) * 4
+    assert bytes_a_chip([jax.ShapeDtypeStruct((3, 5), "bfloat16")]) == 30
+
+
+def test_what_does_not_fit_is_said_with_the_settings_that_help(tiny):
+    tiny.train.micro_rows, tiny.model.remat = 4, "none"
+    shapes = plan.shapes(tiny, chips.target("cpu:8"))
+    chip = chips.Chip("small", 1e6, 1e12, 1e12, 1e11)
+    traffic = {"all-reduce": Traffic(3, 1e9)}
+    result = Result(programs.update(shapes), 1.0, Memory(1e5, 2e6, 0.0), 8e12, traffic)
+    assert not result.fits(chip.hbm)
+    text = report.paragraph(result, chip, shapes)
+    assert "DOES NOT FIT" in text
+    for setting in (
+        "train.micro_rows=2",
+        "model.remat=block",
+        "model.attention=splash",
+        "model.dtype=bfloat16",
+        "mesh.tensor=4",
+    ):
+        assert setting in text
+    assert "bound by" in text and set(result.bounds(chip)) == {"compute", "HBM", "ICI"}
+    assert result.bounds(chip) == {"compute": 1.0, "HBM": result.program.passes * (1e5 + 2 * 2e6) / 1e12, "ICI": 1e9 / 1e11}
+
+
+def test_refused_for_want_of_memory_is_a_result():
+    class Refuses:
+        jaxpr = jax.jit(lambda: 0).trace().jaxpr
+
+        def trace(self, *_):
+            return self
+
+        def lower(self):
+            return self
+
+        def compile(self):
+            raise RuntimeError("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 18.26G of 15.75G hbm. Exceeded")
+
+    result = measure(Program("update", "", Refuses(), (jax.ShapeDtypeStruct((2**28,), "float32"),), 5.0, 1, 1, 1, 8))
+    assert result.error == "Used 18.26G of 15.75G hbm" and not result.fits(1e15)
+    assert result.memory == Memory(2**30, 17.26 * 2**30, 5.0)
+
+
+def fake(total):
+    return Result(Program("decode", "", None, (), 0.0, 1, 1, 1, 1), 0.0, Memory(total, 0.0, 0.0), 0.0, {})
+
+
+@pytest.mark.parametrize("fixed, each, most", [(100, 10, 88), (100, 11, 80), (950, 10, 4), (995, 10, 4), (100, 0.5, 1800)])
+def test_search_ends_at_the_most_slots_that_fit(fixed, each, most):
+    tried = []
+
+    def attempt(slots):
+        tried.append(slots)
+        return fake(fixed + each * slots)
+
+    slots, result = plan.search(attempt, 1000, 4, 4 * min(each, 8))
+    assert slots == most and result.memory.total == fixed + each * most and len(tried) <= 5
+
+
+def test_architectures_come_without_their_weights(config):
+    config.model.source = "models/Qwen2.5-7B-Instruct"
+    model = plan.model_of(config)
+    assert (model.family, model.layers, model.kv_heads, model.tied) == ("qwen2", 28, 4, False)
+    count = sum(x.size for x in jax.tree.leaves(jax.eval_shape(lambda: programs.transformer.init(model, jax.random.key(0)))))
+    assert count == 7_615_616_512  # as the model's page has it
+    config.model.source = "models/unheard-of"
+    with pytest.raises(ConfigError, match=r"models/unheard-of: no such folder, and configs/architectures.py knows Qwen"):
+        plan.model_of(config)
+
+
+def test_a_mesh_that_the_topology_does_not_hold_is_a_config_error(tiny):
+    tiny.mesh.fsdp = 3
+    with pytest.raises(ConfigError, match=r"does not equal the 8 devices at hand; set --mesh="):
+        plan.shapes(tiny, chips.target("cpu:8"))
+
+
+@pytest.mark.parametrize("name, message", [("cpu:x", "expected cpu:N"), ("cpu:9999", "started with 8 CPU devices")])
+def test_topologies_that_are_none(name, message):
+    with pytest.raises(chips.TopologyError, match=message):
+        chips.target(name)
+
+
+def test_a_tpu_topology_needs_libtpu(monkeypatch):
+    monkeypatch.setattr(chips.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(chips.TopologyError, match=r"needs libtpu: pip install -e '.\[tpu\]'"):
+        chips.target("v5p:4x4x4")
+
+
+def test_meshes_are_the_devices_in_order(config):
+    config.mesh.update({"data": 2, "fsdp": 2, "tensor": 2})
+    assert [d.id for d in make_mesh(config.mesh).devices.flat] == [d.id for d in jax.devices()]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from slca.serve.slots import SlotEngine
 
 SMALLEST_BUCKET = 128  # padded prompt length, tokens; doubled up to the context
+SWITCH = 0.0005  # seconds a thread keeps the interpreter when another wants it; the default 5 ms would stall the device thread
 GRACE = 10  # seconds that requests in flight have when the server is told to stop
 
 
@@ -113,6 +114,7 @@ def run(app: Any, options: argparse.Namespace) -> int:
     """Serve until a signal comes. Prints the address once the port is bound."""
     import uvicorn
 
+    sys.setswitchinterval(SWITCH)
     for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn stops in good order, then raises the signal again
         signal.signal(number, lambda *_: None)
 

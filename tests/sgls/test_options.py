@@ -1,6 +1,6 @@
 """Options: the config's own fields and defaults, and what is refused."""
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 import pytest
 
@@ -28,11 +28,27 @@ def test_fields_and_defaults_are_the_configs(config):
         ({"faults": {"rate": 2}}, "sgls.faults.rate"),
         ({"faults": {"kinds": ["503"]}}, "sgls.faults.kinds: unknown .'503'."),
         ({"state": "kv", "response_check": False}, "sgls.response_check"),
+        ({"faults": {"kinds": "429"}}, "sgls.faults.kinds='429': a list"),
+        ({"faults": {"kinds": [["429"]]}}, "sgls.faults.kinds: unknown"),
+        ({"faults": {"rate": None}}, "sgls.faults.rate=None: a finite number"),
+        ({"faults": {"rate": "0.5"}}, "sgls.faults.rate='0.5'"),
+        ({"faults": {"rat": 0.5}}, "sgls.faults: unknown fields .'rat'."),
     ],
 )
 def test_nonsense_is_refused_by_name(options, words):
     with pytest.raises(ValueError, match=words):
         Options(**options)
+
+
+WRONG = {"str": [None, 3, b"x"], "bool": [None, "no", 2], "int": [None, "3", 2.5, True, float("nan")], "float": [None, "1", float("nan"), float("inf"), True]}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Options)])
+def test_a_value_of_another_type_is_refused_by_name(name):
+    kind = next(field.type for field in fields(Options) if field.name == name)
+    for value in WRONG.get(kind, [3, "x", [1]]):
+        with pytest.raises(ValueError, match=f"sgls.{name}="):
+            Options(**{name: value})
 
 
 def test_unknown_fields_are_refused():

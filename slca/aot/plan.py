@@ -17,6 +17,8 @@ from slca.policy import weights
 from slca.policy.config import ModelConfig
 from slca.validate import ConfigError, validate
 
+SAMPLING = ("prefill", "insert", "append", "decode", "decode_few")
+
 
 def shapes(config: Any, target: Target) -> Shapes:
     """Mesh, state and optimizer of the config's RL phase, as shapes. Raises ConfigError for a config that cannot run."""
@@ -55,25 +57,27 @@ def results(s: Shapes, chip: Chip, only: Sequence[str], slots: str | None = None
     """Measure the programs named in `only`, one at a time. slots: of all hosts, `search`, or None for the config's."""
     if "update" in only:
         yield measure(programs.update(s))
-    wanted = [name for name in ("prefill", "insert", "append", "decode") if name in only]
+    wanted = [name for name in SAMPLING if name in only]
     known: dict[tuple[str, str], Result] = {}
     unit = row_shards(s.here)
     if slots == "search" and wanted:
-        largest = [name for name in ("prefill", "decode") if name in wanted] or wanted
+        largest = [name for name in ("prefill", "decode", "decode_few") if name in wanted] or wanted
 
         def attempt(count: int) -> Result:
-            return max((_sampling(s, count, name, known) for name in largest), key=lambda result: result.memory.total)
+            found = [result for name in largest if (result := _sampling(s, count, name, known))]
+            return max(found, key=lambda result: result.memory.total)
 
         most, _ = search(attempt, chip.hbm, unit, slot_bytes(s))
     else:
         most = programs.asked_slots(s) if slots is None else max(1, int(slots or 0) // (unit * s.hosts)) * unit
-    for name in wanted:
-        yield _sampling(s, most, name, known)
+    yield from (result for name in wanted if (result := _sampling(s, most, name, known)))
 
 
-def _sampling(s: Shapes, slots: int, name: str, known: dict[tuple[str, str], Result]) -> Result:
-    """A sampler program at this number of slots; one that does not depend on it is compiled once."""
-    program = next(program for program in programs.sampling(s, slots) if program.name == name)
+def _sampling(s: Shapes, slots: int, name: str, known: dict[tuple[str, str], Result]) -> Result | None:
+    """A sampler program at this number of slots, None if there is no such; one that does not depend on it is compiled once."""
+    program = next((program for program in programs.sampling(s, slots) if program.name == name), None)
+    if program is None:
+        return None
     key = name, program.size
     if key not in known:
         known[key] = measure(program)

@@ -126,20 +126,23 @@ def asked_slots(s: Shapes) -> int:
 
 
 def sampling(s: Shapes, slots: int) -> Iterator[Program]:
-    """prefill and insert at the longest prompts, append of the longest suffixes, decode: of one host, over its own chips."""
+    """Of one host, over its own chips: prefill and insert at the longest prompts, append of the longest pieces, decode of all rows, and
+    decode_few where the sampler has a program for rounds with few live rows, which works on a copy of theirs."""
     pool, c = make_sampler(s.config, s.model, s.here, slots), s.config
     chips, prompts = s.here.size, pool.prompt_buckets[-1]
     places, make = placements(s.model, s.here, slots), pool.functions
+    decodes = [(name, shape) for name, shape in pool.programs if name == "decode"]
     rows, _ = next(shape for name, shape in reversed(pool.programs) if name == "prefill" and shape[1] == prompts)
     tokens = jax.ShapeDtypeStruct((rows, prompts), jnp.int32)
     state = state_of(s, pool)
     weights = Weights(s.params, placed(jax.eval_shape(make["prepare"], s.params), places.layers))
     chunk = placed(jax.eval_shape(make["prefill"], s.params, tokens), places.prompt)
-    learner = bytes_a_chip(s.state) + (bytes_a_chip(s.state.params) if s.reference else 0)
-    beside = learner - (
-        bytes_a_chip(s.state.params) if s.hosts == 1 else 0
-    )  # a single host samples with the state's own parameters
-    beside += bytes_a_chip(s.params) if s.hosts > 1 and c.reward.kl_coef > 0 else 0  # its copy of the reference
+    masters = bytes_a_chip(s.state.params)
+    beside = bytes_a_chip(s.state) + (masters if s.reference else 0)
+    if s.hosts == 1:
+        beside -= masters  # it samples with the state's own parameters
+    elif c.reward.kl_coef > 0:
+        beside += bytes_a_chip(s.params)  # its copy of the reference
     layers, slot_bytes, prompt_bytes = (bytes_a_chip(x) for x in (weights.layers, state, chunk))
     chunks = math.ceil(math.ceil(slots / c.rollout.group) / rows)  # of the first round; later at most one waits for its rows
     yield Program(
@@ -153,7 +156,8 @@ def sampling(s: Shapes, slots: int) -> Iterator[Program]:
         beside + layers + bytes_a_chip(s.params) + (chunks - 1) * prompt_bytes, slots, 1, slots, chips,
     )  # fmt: skip
     yield _append(pool, places.shards, state, weights, beside + prompt_bytes)
-    yield _decode(pool, places.shards, state, weights, beside + prompt_bytes)
+    for name, rows in zip(("decode", "decode_few"), sorted({rows for name, (rows, _) in decodes}, reverse=True)):
+        yield _decode(pool, name, (places.shards, rows // places.shards), state, weights, beside + prompt_bytes)
 
 
 def _append(pool: Sampler, shards: int, state: Any, weights: Weights, beside: float) -> Program:
@@ -165,18 +169,16 @@ def _append(pool: Sampler, shards: int, state: Any, weights: Weights, beside: fl
     return Program("append", size, pool.functions["append"], arguments, beside, 1, 1, rows * piece, _chips(pool))
 
 
-def _decode(pool: Sampler, shards: int, state: Any, weights: Weights, beside: float) -> Program:
+def _decode(pool: Sampler, name: str, rows: tuple[int, int], state: Any, weights: Weights, beside: float) -> Program:
     slots, of = pool.slots, jax.ShapeDtypeStruct
     column = of((slots,), jnp.int32)
     arguments = (
-        weights, state, of((shards, slots // shards), jnp.int32), of((slots, 2), jnp.uint32), of((slots,), jnp.float32),
+        weights, state, of(rows, jnp.int32), of((slots, 2), jnp.uint32), of((slots,), jnp.float32),
         of((MAX_STOP_IDS,), jnp.int32), column, of((slots,), jnp.bool_), of((), jnp.int32),
     )  # fmt: skip
-    size = f"{slots} slots x {pool.cache_length:,} tokens, {pool.decode_steps} steps"
-    tokens = slots * pool.decode_steps
-    return Program(
-        "decode", size, pool.functions["decode"], arguments, beside, pool.decode_steps, pool.decode_steps, tokens, _chips(pool)
-    )
+    live, steps = math.prod(rows), pool.decode_steps
+    size = f"{live} of {slots} slots x {pool.cache_length:,} tokens, {steps} steps"
+    return Program(name, size, pool.functions["decode"], arguments, beside, steps, steps, live * steps, _chips(pool))
 
 
 def _chips(pool: Sampler) -> int:

@@ -37,7 +37,7 @@ PREFILL_ROWS = (1, 8)  # prompts of one prefill
 PREFILL_TOKENS = 32_768  # padded tokens of one prefill on a device: of long prompts fewer go together
 THIN = 16  # with at least so many slots (a shard), a round with few live rows decodes a quarter of them
 APPEND_ROWS = 8  # least rows of one append (or all slots); an eighth of the slots where that is more
-APPEND_TOKENS = 65_536  # cache that these least rows may hold together: `append` works on a copy of its rows
+APPEND_TOKENS = 65_536  # cache of these rows, on a shard: `append` works on a copy of it
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ class Sampler:
         self._shards, state, prompt, layers, rows, whole = placements(config, mesh, slots)
         own = slots // self._shards  # each shard appends to rows of its own
         self._decode_rows = (own // 4, own) if own >= THIN else (own,)
-        least = min(APPEND_ROWS, max(1, APPEND_TOKENS // self.cache_length))
-        self._append_rows = min(own, max(-(-least // self._shards), own // 8))
+        room = max(1, APPEND_TOKENS // self.cache_length)
+        self._append_rows = min(own, room, max(-(-APPEND_ROWS // self._shards), own // 8))
         jit = functools.partial(jax.jit, donate_argnames="state")
         self._init = jax.jit(self._empty, out_shardings=state)
         prepare = functools.partial(split_layers, config=config, fused=mesh is None)

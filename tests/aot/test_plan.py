@@ -18,7 +18,7 @@ def tiny():
     c = importlib.import_module("configs.tiny").get_config()
     c.mesh.update({"data": 1, "fsdp": 4, "tensor": 2})
     c.model.update({"width": 32, "layers": 2, "ff": 64, "heads": 4, "kv_heads": 2, "head_dim": 8})
-    c.rollout.update({"prompts": 4, "group": 4, "slots": 8, "prompt_buckets": (64, 192), "suffix_buckets": (16,)})
+    c.rollout.update({"prompts": 16, "group": 4, "slots": 64, "prompt_buckets": (64, 192), "suffix_buckets": (16,)})
     c.train.update({"micro_rows": 1, "mini_batches": 1})
     return c
 
@@ -37,19 +37,20 @@ def by_hand(model, length, tokens):
 def test_every_program_compiles_and_its_numbers_are_the_runs(tiny):
     target = chips.target("cpu:8")
     shapes = plan.shapes(tiny, target)
-    found = {r.program.name: r for r in plan.results(shapes, target.chip, ("update", "prefill", "insert", "append", "decode"))}
-    assert list(found) == ["update", "prefill", "insert", "append", "decode"]
+    found = {r.program.name: r for r in plan.results(shapes, target.chip, ("update", *plan.SAMPLING))}
+    assert list(found) == ["update", *plan.SAMPLING]
     update, decode = found["update"], found["decode"]
     longest = tiny.rollout.max_prompt_tokens + tiny.rollout.max_response_tokens
-    rows = 16 // (max(tiny.train.row_lengths) // longest)
+    rows = 64 // (max(tiny.train.row_lengths) // longest)
     assert update.program.size == f"{rows} rows x {max(tiny.train.row_lengths)} tokens, {rows // 4} micro-batches"
-    assert decode.program.trips == tiny.rollout.decode_steps and decode.program.tokens == 8 * tiny.rollout.decode_steps
+    assert decode.program.trips == tiny.rollout.decode_steps and decode.program.tokens == 64 * tiny.rollout.decode_steps
     assert update.flops == pytest.approx(by_hand(shapes.model, max(tiny.train.row_lengths), update.program.tokens), rel=0.01)
+    assert found["decode_few"].program.size.startswith("16 of 64 slots")
     assert all(r.seconds > 0 and r.memory.arguments > 0 and not r.error for r in found.values())
     assert update.traffic["all-reduce"].bytes > 0 and "insert" in found
     text = report.paragraph(update, target.chip, shapes)
     assert text.startswith("\nupdate: ") and "matrix FLOPs" in text and "all-reduce" in text
-    assert len(report.table(list(found.values()), target.chip, "cpu:8")) == 7
+    assert len(report.table(list(found.values()), target.chip, "cpu:8")) == 8
 
 
 def test_bytes_of_a_chip_follow_the_placement(tiny):

@@ -2,9 +2,10 @@
 
     PYTHONPATH=FOLDER python -m bench.bfcl_reward      # FOLDER: see bench/bfcl_parity.py; 20 seconds, one core
 
-Gold is what a training row would hold: each ground-truth call with the first accepted value of each argument, all in one step. A text
-is solved by us when its process reward is full (HierR as published: additive, loose equality) or, stricter, when
-`slca.rewards.outcome.solved` says so (exact calls). The official side accepts any of several values and lets some arguments be left out.
+Gold is what a training row would hold: each ground-truth call with the first accepted value of each argument, all in one step.
+A text is solved by us when its process reward is full (HierR as published: additive, loose equality) or, stricter, when
+`slca.rewards.outcome.solved` says so (exact calls). The official side accepts any of several values and lets some arguments be
+left out.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@
 Greedy by default. Test data: never train on it, filter by it or choose a checkpoint with it.
 Beside each score stand its Wilson 95 % interval, what doing nothing scores (floor) and what the ground truth scores (ceiling),
 both by the same grader on the same entries. There is no "overall": it needs categories that cannot run offline.
-Exit codes: 0 scored (or set up); 2 the command, the checkpoint or the grader's environment is wrong; 1 generation or grading failed.
+Exit codes: 0 scored (or set up); 2 the command, the checkpoint or the grader's environment is wrong; 1 generation or grading
+failed.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ GRADE_SECONDS = 3600.0
 @dataclass(frozen=True)
 class Score:
     """Of one category. n: graded entries; correct: by the official grader; called: share of them with any decodable call;
-    floor and ceiling: what doing nothing and the ground truth score on these entries; skipped: prompts beyond the context, not in n;
-    cut: conversations that ran out of context or rounds, wrong."""
+    floor and ceiling: what doing nothing and the ground truth score on these entries; skipped: prompts beyond the context, not
+    in n; cut: conversations that ran out of context or rounds, wrong."""
 
     category: str
     n: int
@@ -146,7 +147,8 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
 
 
 def categories(options: argparse.Namespace, known: dict[str, list[str]]) -> list[str]:
-    """Category names, groups expanded. Raises ValueError for an unknown one, and for agentic ones that only an oracle can answer."""
+    """Category names, groups expanded. Raises ValueError for an unknown one, and for agentic ones that only an oracle can
+    answer."""
     if options.paper_subset:
         return list(PAPER)
     asked = [name.strip() for name in options.categories.split(",") if name.strip()] or list(DEFAULT)

@@ -1,7 +1,7 @@
 """Answers to BFCL entries as text: what the official decoder finds in one, what the ground truth would say, and damaged copies.
 
-The ground truth gives accepted values a call writes as JSON; Java and JavaScript arguments are source text. An oracle that answers
-with it measures the ceiling of a category (some entries cannot be satisfied), one that never calls measures the floor.
+The ground truth gives accepted values a call writes as JSON; Java and JavaScript arguments are source text. An oracle that
+answers with it measures the ceiling of a category (some entries cannot be satisfied), one that never calls measures the floor.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def accepted(entry: Entry) -> list[dict[str, dict[str, list[Any]]]]:
 
 
 def _right(options: Mapping[str, list[Any]], declared: Mapping[str, Any]) -> dict[str, Any]:
-    """The first accepted value of each argument. "" stands for one that may be left out, unless the tool requires it; one that the
-    tool does not declare is left out where it may be (the checker would refuse it)."""
+    """The first accepted value of each argument. "" stands for one that may be left out, unless the tool requires it; one that
+    the tool does not declare is left out where it may be (the checker would refuse it)."""
     out = {}
     for key, values in options.items():
         given = [one for one in values if one != ""]

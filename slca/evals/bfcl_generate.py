@@ -1,4 +1,5 @@
-"""Answers to BFCL entries by a chat: one request an entry, or turns and call rounds whose calls run in the grader's own process."""
+"""Answers to BFCL entries by a chat: one request an entry, or turns and call rounds whose calls run in the grader's own
+process."""
 
 from __future__ import annotations
 

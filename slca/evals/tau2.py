@@ -8,7 +8,8 @@
 
 Solo telecom needs no user. In the chat domains the benchmark's user is a language model, at any OpenAI-compatible endpoint;
 --scripted-user reads out its scenario and stops: plumbing, not the benchmark. Prompts are 5,000 to 10,000 tokens and more.
-Printed: pass^1..k with 95 % intervals over tasks, runs lost to infrastructure apart, reward basis, and what doing nothing scores.
+Printed: pass^1..k with 95 % intervals over tasks, runs lost to infrastructure apart, reward basis, and what doing nothing
+scores.
 Exit codes: 0 scored (or set up); 2 the command, the checkpoint or the runner's environment is wrong; 1 the run failed.
 """
 

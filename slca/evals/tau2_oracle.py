@@ -1,7 +1,7 @@
 """Engines that need no model, behind the project's own server: the gold agent of tau2 and a scripted user.
 
-The tickets of telecom name only five distinct complaints, so a conversation does not say which task it is. The runner takes the tasks
-in order, one at a time: the gold agent counts the conversations that begin.
+The tickets of telecom name only five distinct complaints, so a conversation does not say which task it is. The runner takes the
+tasks in order, one at a time: the gold agent counts the conversations that begin.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ class Oracle:
 
 
 def gold_agent(tasks: Sequence[Mapping[str, Any]], *, solo: bool, drop_last_write: bool = False) -> Answer:
-    """Takes each task's gold actions one by one, then says what must be said (`done` in solo). tasks: rows of the worker, in the
-    runner's order; they start over when a further trial begins. drop_last_write: or the last action of a task without a write."""
+    """Takes each task's gold actions one by one, then says what must be said (`done` in solo). tasks: rows of the worker, in
+    the runner's order; they start over when a further trial begins. drop_last_write: or the last action of a task without a
+    write."""
     plans = [_plan(task, solo, drop_last_write) for task in tasks]
     begun = -1
 

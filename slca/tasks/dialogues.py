@@ -1,7 +1,8 @@
 """Conversations in the shapes that datasets keep them, brought to one: OpenAI messages whose calls are data.
 
-Read: `role`/`content` and ShareGPT's `from`/`value`; calls as `tool_calls`, `function_call`, a turn of their own (`tool_call`) or
-`<tool_call>` blocks inside text; results as `tool`, `function`, `observation`, `tool_response` turns or blocks inside a user turn.
+Read: `role`/`content` and ShareGPT's `from`/`value`; calls as `tool_calls`, `function_call`, a turn of their own (`tool_call`)
+or `<tool_call>` blocks inside text; results as `tool`, `function`, `observation`, `tool_response` turns or blocks inside a user
+turn.
 """
 
 from __future__ import annotations

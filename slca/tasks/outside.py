@@ -6,8 +6,9 @@
     python -m slca.evals.indomain --checkpoint=runs/x --set tasks.source=jsonl:data/nestful.jsonl --splits=heldout_tools
 
 The tasks have split heldout_tools. Licences when this was written: Seal-Tools and NESTFUL Apache-2.0; look up API-Bank's before
-passing anything on. An argument that is the result of an earlier call has no value in the data: its gold is the reference as written
-(`API_call_0`, `$var1.id$`), the task's `meta.flags` says `references`, and the value term of such a task cannot be full.
+passing anything on. An argument that is the result of an earlier call has no value in the data: its gold is the reference as
+written (`API_call_0`, `$var1.id$`), the task's `meta.flags` says `references`, and the value term of such a task cannot be
+full.
 Exit codes: 0 written; 2 the command or a file is wrong; 1 no row was usable.
 """
 
@@ -57,8 +58,8 @@ def seal_tools(row: Row, tools: Mapping[str, dict[str, Any]], offered: int = OFF
 
 
 def nestful(row: Row, tools: Mapping[str, dict[str, Any]], number: int = 0) -> Task:
-    """A NESTFUL row {input, output: [{name, arguments, label}]}; its own `tools` or those of the specification file. The closing
-    `var_result` is no call. Raises Unusable."""
+    """A NESTFUL row {input, output: [{name, arguments, label}]}; its own `tools` or those of the specification file. The
+    closing `var_result` is no call. Raises Unusable."""
     output = [one for one in _data(row["output"]) if one.get("name") != "var_result"]
     own = {spec["function"]["name"]: spec for spec in map(_spec, _data(row["tools"]))} if row.get("tools") else tools
     calls = [_call(one.get("name"), one.get("arguments")) for one in output]
@@ -71,8 +72,8 @@ def nestful(row: Row, tools: Mapping[str, dict[str, Any]], number: int = 0) -> T
 
 
 def api_bank(row: Row, number: int = 0) -> Task:
-    """An API-Bank row {instruction, input, output | expected_output}: descriptions as JSON lines, a dialogue by `User:` and `AI:`,
-    and the request `API-Request: [Name(key='value')]`, which is read as data, never run. Raises Unusable."""
+    """An API-Bank row {instruction, input, output | expected_output}: descriptions as JSON lines, a dialogue by `User:` and
+    `AI:`, and the request `API-Request: [Name(key='value')]`, which is read as data, never run. Raises Unusable."""
     from slca.tasks.dialogues import Unusable
 
     request = _REQUEST.search(str(row.get("output") or row.get("expected_output") or ""))

@@ -5,10 +5,11 @@
     python -m slca.tasks.toucan --rl rl.parquet --eval eval.parquet --out data   # the paper's own rows
 
 The files are those that configs/7b_sft.py and configs/7b.py name; toucan_rl.jsonl also holds the held-out tasks (split
-heldout_tasks). From raw rows, in this order, as the paper does (arXiv 2609.29050, data): badly formed and irrelevant dialogues are
-dropped; multi-turn dialogues become one sample a user turn (its history, then the reply), without the first turn; 4,000 samples are
-held out, 3,000 of single-turn and 1,000 of multi-turn dialogues; of the rest 4/7 are for SFT and 3/7 for RL. A dialogue is never on
-two sides. How the authors filtered 1.5 M rows down to 119,279 is not published, so the rows are not the same ones.
+heldout_tasks). From raw rows, in this order, as the paper does (arXiv 2609.29050, data): badly formed and irrelevant dialogues
+are dropped; multi-turn dialogues become one sample a user turn (its history, then the reply), without the first turn; 4,000
+samples are held out, 3,000 of single-turn and 1,000 of multi-turn dialogues; of the rest 4/7 are for SFT and 3/7 for RL. A
+dialogue is never on two sides. How the authors filtered 1.5 M rows down to 119,279 is not published, so the rows are not the
+same ones.
 Exit codes: 0 written; 2 the command or a file is wrong; 1 no row was usable.
 """
 
@@ -59,8 +60,8 @@ def rl_task(row: Row, name: str, split: str = TRAIN) -> Task:
 
 
 def sft_task(row: Row, name: str, split: str = TRAIN) -> Task:
-    """A row of the SFT files, as messages or in ShareGPT form: everything up to the last user turn is the prompt, the rest is the
-    demonstration. Raises Unusable."""
+    """A row of the SFT files, as messages or in ShareGPT form: everything up to the last user turn is the prompt, the rest is
+    the demonstration. Raises Unusable."""
     from slca.tasks.dialogues import Unusable, conversation, loaded, steps_of
 
     raw = loaded(row.get("messages") or row.get("conversations")) or []
@@ -74,8 +75,9 @@ def sft_task(row: Row, name: str, split: str = TRAIN) -> Task:
 
 
 def raw_tasks(row: Row) -> list[Task]:
-    """Samples of a raw Toucan-1.5M row (uuid, subset_name, messages, available_tools): one of a single-turn dialogue, one for each
-    user turn after the first of a longer one. Raises Unusable for a dialogue that teaches nothing or contradicts itself."""
+    """Samples of a raw Toucan-1.5M row (uuid, subset_name, messages, available_tools): one of a single-turn dialogue, one for
+    each user turn after the first of a longer one. Raises Unusable for a dialogue that teaches nothing or contradicts
+    itself."""
     from slca.tasks.dialogues import Unusable, conversation, loaded, steps_of
 
     name, subset = str(row.get("uuid") or ""), str(row.get("subset_name") or "")
@@ -164,7 +166,8 @@ def _task(
 
 
 def rows(paths: Sequence[str]) -> Iterator[Row]:
-    """Rows of parquet, JSON (a list) or JSON lines files, in order. Raises ValueError naming the file, ImportError without pyarrow."""
+    """Rows of parquet, JSON (a list) or JSON lines files, in order. Raises ValueError naming the file, ImportError without
+    pyarrow."""
     for path in paths:
         try:
             if path.endswith(".parquet"):
@@ -215,7 +218,8 @@ def from_raw(paths: Sequence[str], out: Path, *, seed: int, held_out: tuple[int,
 
 
 def sides(dialogues: Mapping[str, tuple[bool, int]], seed: int, held_out: tuple[int, int]) -> dict[str, tuple[str, int]]:
-    """uuid -> (held out | sft | rl, samples of it to take). The order is a hash of seed and uuid: files and their order do not matter."""
+    """uuid -> (held out | sft | rl, samples of it to take). The order is a hash of seed and uuid: files and their order do not
+    matter."""
 
     def order(name: str) -> bytes:
         return hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()

@@ -37,7 +37,13 @@ NAME, USER = "policy", "user"
 _ERROR = re.compile(r"Error running task (.*?), trial (\d+): (.*)")
 # What the policy itself did wrong, in the runner's words: no infrastructure.
 _OWN_FAULTS = ("LLMSoloAgent only supports tool calls", "AgentError", "Expecting", "Extra data", "Unterminated string")
-_TOO_LONG = ("context_length_exceeded", "ContextWindowExceeded")
+_TOO_LONG = (
+    "fit this server",
+    "the context of",
+    "maximum context length",
+    "context_length",
+    "ContextWindowExceeded",
+)  # ours, others
 
 
 @dataclass(frozen=True)

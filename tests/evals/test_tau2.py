@@ -80,7 +80,7 @@ def test_results_and_whose_fault_they_are(tmp_path):
     (tmp_path / "log").write_text(
         "Error running task a|x[P:None], trial 1: litellm.APIConnectionError: gone\n"
         "Error running task b, trial 0: LLMSoloAgent only supports tool calls.\n"
-        "Error running task b, trial 1: litellm.BadRequestError: code context_length_exceeded\n"
+        "Error running task b, trial 1: litellm.BadRequestError: the prompt has 1229 tokens; 1 to 511 fit this server\n"
     )
     found = outcomes(tmp_path / "r.json", tmp_path / "log")
     assert [(one.task, one.reward, one.fault) for one in found] == [

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from slca.aot import programs
+from slca.aot.architectures import ARCHITECTURES
 from slca.aot.chips import Chip, Target
 from slca.aot.measure import Result, measure
 from slca.aot.programs import Shapes, bytes_a_chip
@@ -36,9 +37,7 @@ def shapes(config: Any, target: Target) -> Shapes:
 
 
 def model_of(config: Any) -> ModelConfig:
-    """The architecture: from the checkpoint if it is here, else from the facts in configs/architectures.py."""
-    from configs.architectures import ARCHITECTURES
-
+    """The architecture: from the checkpoint if it is here, else from the facts in slca/aot/architectures.py."""
     source = config.model.source
     if source == "random":
         return architecture(config, tokenizers.load(config.chat.tokenizer))
@@ -47,7 +46,7 @@ def model_of(config: Any) -> ModelConfig:
     name = Path(source).name
     if name not in ARCHITECTURES:
         raise ConfigError(
-            f"model.source={source}: no such folder, and configs/architectures.py knows {', '.join(ARCHITECTURES)}; put the "
+            f"model.source={source}: no such folder, and slca/aot/architectures.py knows {', '.join(ARCHITECTURES)}; put the "
             "checkpoint's config.json there, or use model.source=random"
         )
     return ModelConfig.from_hf(ARCHITECTURES[name]).run_as(config.model)

@@ -122,7 +122,7 @@ def test_architectures_come_without_their_weights(config):
     count = sum(x.size for x in jax.tree.leaves(jax.eval_shape(lambda: programs.transformer.init(model, jax.random.key(0)))))
     assert count == 7_615_616_512  # as the model's page has it
     config.model.source = "models/unheard-of"
-    with pytest.raises(ConfigError, match=r"models/unheard-of: no such folder, and configs/architectures.py knows Qwen"):
+    with pytest.raises(ConfigError, match=r"models/unheard-of: no such folder, and slca/aot/architectures.py knows Qwen"):
         plan.model_of(config)
 
 

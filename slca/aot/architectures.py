@@ -1,6 +1,6 @@
 """Architecture facts of the checkpoints that the configs name, as their published `config.json` states them.
 
-Training reads the checkpoint's own file; `slca.aot` falls back on these, so that a recipe can be compiled before any weights are there.
+Training reads the checkpoint's own file; `slca.aot` falls back on these, so that a recipe compiles before any weights are there.
 """
 
 _QWEN = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 1_000_000.0, "max_position_embeddings": 32_768}

@@ -1,0 +1,37 @@
+"""A reduced-depth run compiled for real TPU topologies, where libtpu is installed (extra [tpu]); no TPU is needed."""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+SMALL = (
+    "--config.model.source=random --config.chat.tokenizer=tiny --config.model.layers=2 --config.model.width=512 --config.model.ff=1024 "
+    "--config.model.heads=8 --config.model.kv_heads=4 --config.model.head_dim=128 --config.rollout.prompts=16 "
+    "--config.train.row_lengths=(2_048,) --config.model.max_length=2_048 --config.rollout.max_prompt_tokens=1_024 "
+    "--config.rollout.max_response_tokens=1_024 --config.rollout.max_turn_tokens=512 --config.rollout.prompt_buckets=(1_024,) "
+    "--config.rollout.suffix_buckets=(256,) --config.rollout.slots=32"
+)
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is missing (extra [tpu])")
+@pytest.mark.parametrize("topology, mesh", [("v5p:2x2x2", "1x4x2"), ("v5e:2x4", "1x1x8")])
+def test_a_small_run_compiles_for_a_pod(topology, mesh):
+    """Both meshes have two hosts; on the second each KV head is copied to two chips."""
+    command = [sys.executable, "-m", "slca.aot", "--config=configs/7b.py", f"--topology={topology}", f"--mesh={mesh}"]
+    done = subprocess.run([*command, *SMALL.split()], capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stderr[-2000:] + done.stdout[-2000:]
+    assert "2 hosts, each samples on its own 4 chips" in done.stdout
+    for program in ("update", "prefill", "insert", "append", "decode"):
+        assert f"\n{program}: " in done.stdout
+    assert done.stdout.count(": fits") == done.stdout.count("compiled in") >= 5
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is missing (extra [tpu])")
+def test_a_topology_that_libtpu_does_not_know_is_2():
+    command = [sys.executable, "-m", "slca.aot", "--config=configs/tiny.py", "--topology=v5p:9x9x9"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2 and "--topology=v5p:9x9x9" in done.stderr and "v5e:8x8" in done.stderr

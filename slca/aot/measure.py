@@ -12,7 +12,9 @@ from slca.aot.flops import count
 from slca.aot.hlo import Traffic, collectives
 from slca.aot.programs import Program, bytes_a_chip
 
-_EXHAUSTED = re.compile(r"Used ([\d.]+)([KMG]?) of [\d.]+[KMG]? hbm")
+# The compiler's two ways to say that a program is too large: all that it uses, or its temporaries alone.
+_USED = re.compile(r"Used ([\d.]+)([KMG]?) of [\d.]+[KMG]? hbm")
+_TEMPORARIES = re.compile(r"required for HLO temporaries \(([\d.]+)([KMG]?)\) exceeds available HBM")
 
 
 class Memory(NamedTuple):
@@ -67,12 +69,15 @@ def measure(program: Program) -> Result:
     try:
         compiled = traced.lower().compile()
     except Exception as error:
-        used = _EXHAUSTED.search(str(error))
-        if used is None:
+        arguments, text = bytes_a_chip(program.arguments), str(error)
+        if used := _USED.search(text):
+            temporaries = _bytes(*used.groups()) - arguments
+        elif used := _TEMPORARIES.search(text):
+            temporaries = _bytes(*used.groups())
+        else:
             raise
-        arguments = bytes_a_chip(program.arguments)
-        memory = Memory(arguments, _bytes(*used.groups()) - arguments, program.beside)
-        return Result(program, time.monotonic() - began, memory, flops, {}, " ".join(used[0].split()))
+        memory = Memory(arguments, temporaries, program.beside)
+        return Result(program, time.monotonic() - began, memory, flops, {}, used[0])
     seconds = time.monotonic() - began
     found: Any = compiled.memory_analysis()
     extra = (

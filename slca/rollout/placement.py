@@ -46,7 +46,7 @@ def placements(config: ModelConfig, mesh: jax.sharding.Mesh | None, slots: int) 
 
     def caches(first: Any) -> Any:
         values: Any = jax.NamedSharding(mesh, jax.P(first, heads))
-        return [cache.Layer(_keys(values), values)] * config.layers
+        return [cache.Layer(_keys(values, config.head_dim), values)] * config.layers
 
     rules = {**RULES, "embed": None}
     shapes = block_shapes(config)
@@ -57,9 +57,10 @@ def placements(config: ModelConfig, mesh: jax.sharding.Mesh | None, slots: int) 
     return Placements(shards, state, caches(None), [layer] * config.layers, rows, whole)
 
 
-def _keys(place: jax.NamedSharding) -> Any:
+def _keys(place: jax.NamedSharding, head_dim: int) -> Any:
     """Keys [B, K, h, S] on a TPU: h innermost in memory, as in the values. Left to its default, the compiler copied all keys to
-    that order and back in every call of `decode`: half the cache in room and time."""
-    if place.mesh.devices.flat[0].platform != "tpu":
+    that order and back in every call of `decode`: half the cache in room and time. Heads that do not fill its 128 lanes would be
+    padded to them, so they stay."""
+    if place.mesh.devices.flat[0].platform != "tpu" or head_dim % 128:
         return place
     return Format(Layout(major_to_minor=(0, 1, 3, 2)), place)

@@ -81,7 +81,15 @@ def test_what_does_not_fit_is_said_with_the_settings_that_help(tiny):
     assert result.bounds(chip) == {"compute": 1.0, "HBM": result.program.passes * (1e5 + 2 * 2e6) / 1e12, "ICI": 1e9 / 1e11}
 
 
-def test_refused_for_want_of_memory_is_a_result():
+@pytest.mark.parametrize(
+    "message, said, total",
+    [
+        ("Ran out of memory in memory space hbm. Used 18.26G of 15.75G hbm. Exceeded", "Used 18.26G of 15.75G hbm", 18.26),
+        ("the total memory required for HLO temporaries (37.69G) exceeds available HBM (15.75G).", "required for HLO temporaries "
+         "(37.69G) exceeds available HBM", 38.69),
+    ],
+)  # fmt: skip
+def test_refused_for_want_of_memory_is_a_result(message, said, total):
     class Refuses:
         jaxpr = jax.jit(lambda: 0).trace().jaxpr
 
@@ -92,11 +100,11 @@ def test_refused_for_want_of_memory_is_a_result():
             return self
 
         def compile(self):
-            raise RuntimeError("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 18.26G of 15.75G hbm. Exceeded")
+            raise RuntimeError(f"RESOURCE_EXHAUSTED: {message}")
 
     result = measure(Program("update", "", Refuses(), (jax.ShapeDtypeStruct((2**28,), "float32"),), 5.0, 1, 1, 1, 8))
-    assert result.error == "Used 18.26G of 15.75G hbm" and not result.fits(1e15)
-    assert result.memory == Memory(2**30, 17.26 * 2**30, 5.0)
+    assert result.error == said and not result.fits(1e15)
+    assert result.memory.arguments == 2**30 and result.memory.total == pytest.approx(total * 2**30 + 5)
 
 
 def fake(total):

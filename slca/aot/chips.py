@@ -22,9 +22,9 @@ class Chip(NamedTuple):
     ici: float
 
 
-# By `device_kind`. Speeds: Google Cloud's pages on each version; hbm: the limit in the compiler's own out-of-memory message.
+# By `device_kind`. Speeds: Google Cloud's pages on each version; hbm: the limit in the compiler's own out-of-memory message. Versions
+# whose devices are the cores of a chip (v4, 7x) are left out.
 CHIPS = {
-    "TPU v4": Chip("v4", 30.75 * GIB, 275e12, 1.228e12, 300e9),
     "TPU v5 lite": Chip("v5e", 15.75 * GIB, 197e12, 0.819e12, 200e9),
     "TPU v5": Chip("v5p", 95.74 * GIB, 459e12, 2.765e12, 600e9),
     "TPU v6 lite": Chip("v6e", 31.25 * GIB, 918e12, 1.640e12, 400e9),

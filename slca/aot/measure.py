@@ -13,8 +13,8 @@ from slca.aot.hlo import Traffic, collectives
 from slca.aot.programs import Program, bytes_a_chip
 
 # The compiler's two ways to say that a program is too large: all that it uses, or its temporaries alone.
-_USED = re.compile(r"Used ([\d.]+)([KMG]?) of [\d.]+[KMG]? hbm")
-_TEMPORARIES = re.compile(r"required for HLO temporaries \(([\d.]+)([KMG]?)\) exceeds available HBM")
+_USED = re.compile(r"Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm")
+_TEMPORARIES = re.compile(r"required for HLO temporaries \(([\d.]+)([KMGT]?)\) exceeds available HBM")
 
 
 class Memory(NamedTuple):
@@ -92,4 +92,4 @@ def measure(program: Program) -> Result:
 
 
 def _bytes(number: str, unit: str) -> float:
-    return float(number) * {"": 1, "K": 2**10, "M": 2**20, "G": GIB}[unit]
+    return float(number) * {"": 1, "K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}[unit]

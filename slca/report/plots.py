@@ -37,8 +37,9 @@ def figure(title: str, lines: Sequence[Line], *, note: str = "") -> str:
     if quiet:
         note = "; ".join(filter(None, [note, f"always 0: {', '.join(quiet)}"]))
     legend = "".join(_legend(k, line) for k, line in enumerate(shown))
+    chart = svg(title, shown) if shown or not quiet else ""  # an empty frame would say less than the note
     return (
-        f'<figure class="plot"><figcaption>{escape(title)}</figcaption>{svg(title, shown)}'
+        f'<figure class="plot"><figcaption>{escape(title)}</figcaption>{chart}'
         f'<ul class="legend">{legend}</ul>{f"<p>{escape(note)}</p>" if note else ""}</figure>'
     )
 

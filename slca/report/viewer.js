@@ -194,7 +194,8 @@
     const segment = ([, start, stop], k) => [
       label(episode, k) + (conflicting(episode, k) ? " ⚠ signs differ" : ""), String(stop - start), ...data.algorithms.map((name) => shaded(episode.credit[name][k], peaks[name])),
     ];
-    facts.append(el("h3", {}, "Advantage by segment"), table(["segment", "tokens", ...data.algorithms], episode.segments.map(segment)));
+    const names = data.algorithms.map((name) => name.replaceAll("_", "_\u200b")); // long names may break there
+    facts.append(el("h3", {}, "Advantage by segment"), el("div", { class: "wide" }, table(["segment", "tokens", ...names], episode.segments.map(segment))));
     const named = (entries) => table(["name", "value"], entries.map(([name, x]) => [name, value(x)]));
     const rewards = CHANNELS.map((name) => [name, episode.rewards[name]]);
     const parts = [...rewards.filter(([name]) => name.includes("/")), ...Object.entries(episode.labels)];

@@ -57,3 +57,26 @@ def test_a_comparison_has_one_plot_a_metric_and_one_line_a_group():
         "train/loss": ["slca (n=2)", "grpo"],
         "train/kl": ["slca (n=2)"],
     }
+
+
+def test_more_lines_than_styles_become_several_plots_and_idle_ones_are_only_named():
+    names = [f"rollout/error/kind{k}" for k in range(10)]
+    rows = [{"step": 0, **dict.fromkeys(names, 1.0), "rollout/error/never": 0.0}]
+    plots = run_plots(rows)
+    assert [title for title, _, _ in plots] == ["Call errors (1 of 2)", "Call errors (2 of 2)"]
+    assert [len(lines) for _, _, lines in plots] == [9, 2]  # eight styles and the idle line, then the rest
+
+
+def test_the_plots_of_the_first_day_have_a_place_of_their_own():
+    names = {
+        "rollout/reward_std/tool": "Spread of rewards inside groups", "rollout/credit/zero_variance/tool": "Groups without spread by channel",
+        "rollout/reward/unscored": "Unscored rollouts", "rollout/advantage/tool_min": "Advantage by segment", "rollout/token_share/tool": "Tokens by segment",
+        "train/gradient/tool": "Gradient by segment", "train/sampler_gap_max": "Gap between sampler and trainer", "train/ratio_sampler_max": "Ratio",
+        "train/ess": "Effective sample size", "rollout/length/policy": "Lengths", "rollout/end/truncated": "End reasons", "rollout/forged": "Cut, forged, repeated",
+        "rollout/duplicates": "Cut, forged, repeated", "rollout/error/unknown_tool": "Call errors", "rollout/status/ok": "Tool results",
+        "time/simulate_p95": "Latency of simulator and judge", "sgls/cache_hit_rate": "Simulator: sgls", "judge/unreadable": "Judge",
+        "rollout/cost/tokens_per_solved": "Cost of a solved rollout", "sys/tokens_sampled": "Throughput", "sys/rss_max": "Memory", "sys/hbm_max": "Memory",
+        "sys/compiles_all": "Compilations", "train/padding": "Use of the hardware", "train/clip_high": "Clip fraction", "train/kl/reference": "KL",
+    }  # fmt: skip
+    titles = {name: title for title, _, members in assign(names) for name in members}
+    assert titles == names

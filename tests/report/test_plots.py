@@ -73,3 +73,5 @@ def test_text_is_escaped_and_lines_that_stay_zero_are_only_named():
     assert "<script>" not in html and "<b>&" not in html and "&lt;script&gt;" in html
     assert "always 0: dead" in html and html.count("<li>") == 1
     ET.fromstring(html)
+    idle = figure("errors", [line([0, 0], "a"), line([0, 0], "b")])
+    assert "always 0: a, b" in idle and "<svg" not in idle and "no data" not in idle

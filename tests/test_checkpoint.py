@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import jax
@@ -243,6 +244,22 @@ def test_killed_while_saving(tmp_path, delay):  # R6, R7: keep=1 never deletes t
         assert found.step >= 1 and found.data == {"n": found.step}
         assert bool((found.state.params["w"] == 1.0).all())
         assert not [name for name in os.listdir(tmp_path / "checkpoints") if "tmp" in name]  # strays are swept
+
+
+def test_saving_leaves_no_thread_and_no_open_file_behind(tmp_path):
+    def held():
+        return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(step, fresh(), {}, {})
+        checkpoints.wait()
+        before = held()
+        for step in range(3, 8):
+            checkpoints.save(step, fresh(), {}, {}, score=0.1 * step)
+        checkpoints.wait()
+        files, threads = held()
+        assert files < before[0] + 5 and threads < before[1] + 5, "one of each a save is a leak"
 
 
 def test_an_unwritable_workdir_says_so(tmp_path):

@@ -38,7 +38,7 @@ def environment():
 
 
 def main(workdir, **options):
-    return subprocess.run(command(workdir, **options), env=environment(), capture_output=True, text=True, timeout=300)
+    return subprocess.run(command(workdir, **options), env=environment(), capture_output=True, text=True, timeout=600)
 
 
 def steady(workdir):

@@ -56,8 +56,8 @@ def pack(
     groups: keep every group inside one micro-batch and fill `Batch.group` (records with `whole_groups`); group numbers must then
     differ between processes.
 
-    Returns host batches [B, T]: T the shortest of `train.row_lengths` that holds the longest trained episode, B a power of
-    two of micro-batches. Episodes without a trained token (unscored, dead, of a group without spread under
+    Returns host batches [B, T]: T the one of `train.row_lengths` that holds the longest trained episode with the fewest tokens to
+    compute, B a power of two of micro-batches. Episodes without a trained token (unscored, dead, of a group without spread under
     `credit.dead_groups="drop"`, or cut by a length under `loss.mask_truncated`, DAPO's over-long filtering) are left out: they cost nothing and count in no divisor (TRL#6369, #7068).
     Raises ValueError on credit of a wrong shape, non-finite credit or focus of a trained segment, or too long an episode.
     """
@@ -182,14 +182,25 @@ def _mini_batch(
 
 
 def _layout(lengths: Sequence[int], group: Sequence[int] | None, train: Any, data_size: int, gather: Gather) -> Layout:
-    """Rows of one mini-batch; every process takes the shape of the one with the most. group: kept together, None = need not."""
-    row_length = shortest(train.row_lengths, int(gather(np.asarray([max(lengths, default=0)])).max()))
+    """Rows of one mini-batch: of the row lengths that hold the longest episode, the one with the fewest tokens to compute.
+
+    Every process takes the shape of the one with the most. group: kept together, None = need not.
+    """
+    least = shortest(train.row_lengths, int(gather(np.asarray([max(lengths, default=0)])).max()))
     unit = train.micro_rows * data_size
-    if group is None:
-        place = layout(lengths, row_length, packed=train.pack)
-    else:
-        place = whole_groups(lengths, group, row_length, unit, packed=train.pack)
-    return padded(place, bucket(int(gather(np.asarray([place.rows])).max()), unit), unit)
+
+    def place(row_length: int) -> Layout:
+        if group is None:
+            return layout(lengths, row_length, packed=train.pack)
+        return whole_groups(lengths, group, row_length, unit, packed=train.pack)
+
+    # Unpacked rows are shortest best. Groups kept whole do not always fit the shorter rows.
+    choices = [length for length in sorted(train.row_lengths) if length >= least] if train.pack and group is None else [least]
+    places = [place(length) for length in choices]
+    rows = gather(np.asarray([p.rows for p in places])).max(0)
+    computed = [-(-int(n) // unit) * unit * length for n, length in zip(rows, choices, strict=True)]
+    best = int(np.argmin(computed))
+    return padded(places[best], bucket(int(rows[best]), unit), unit)
 
 
 def _batch(

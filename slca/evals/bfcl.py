@@ -20,6 +20,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--model", default="", help="model name at the endpoint")
     parser.add_argument("--key-env", default="SLCA_EVAL_KEY", metavar="NAME", help="environment variable that holds its key")
     parser.add_argument("--damage", default="", metavar="KIND", help="with --oracle: how every second answer is damaged")
+    parser.add_argument("--through-server", action="store_true", help="with --oracle: by way of the project's own server")
     what = parser.add_argument_group("what")
     what.add_argument(
         "--categories", default="", metavar="A,B", help=f"default {','.join(DEFAULT)}; or single_turn, multi_turn"
@@ -114,9 +116,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         out.mkdir(parents=True, exist_ok=True)
         with Worker(python, out.resolve(), lambda text: print(text, file=sys.stderr)) as worker:
             found = evaluate(options, python, out.resolve(), worker)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         return _say(error, 2)
-    except (GraderError, EndpointError) as error:
+    except (GraderError, EndpointError, RuntimeError) as error:
         return _say(error, 1)
     report(found, options, out)
     return 0
@@ -137,6 +139,8 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         parser.error("--url needs --model, the name at the endpoint")
     if options.damage and (not options.oracle or options.damage not in DAMAGES):
         parser.error(f"--damage={options.damage}: with --oracle, one of {', '.join(DAMAGES)}")
+    if options.through_server and not options.oracle:
+        parser.error("--through-server goes with --oracle (a checkpoint is served by `python -m slca.serve`; then --url)")
     if options.categories and options.paper_subset:
         parser.error("--categories and --paper-subset exclude each other")
     for name in ("max_tokens", "context", "slots"):
@@ -167,24 +171,38 @@ def categories(options: argparse.Namespace, known: dict[str, list[str]]) -> list
 
 def evaluate(options: argparse.Namespace, python: Path, root: Path, worker: Worker) -> list[Score]:
     """Generate, write the official files, grade. Raises ValueError, GraderError, EndpointError."""
-    from slca.evals.bfcl_answers import oracle, silent
-
     names = categories(options, worker.categories())
     entries = {name: worker.entries(name)[: options.limit or None] for name in names}
     every = [entry for rows in entries.values() for entry in rows]
-    chat, how, wire = answerer(options, every)
-    answers: dict[str, list[Answer]] = {}
-    for name in names:
+    with ExitStack() as stack:
+        chat, how, wire = answerer(options, every)
+        if options.through_server:
+            from slca.evals.bfcl_served import through_server
+
+            options.parse = "endpoint"
+            chat = stack.enter_context(through_server(every, chat, options.slots))
+        answers = answer_all(entries, chat, how, wire, worker, root)
+    correct = grade(python, root, [name for name in names if any(not answer.skipped for answer in answers[name])])
+    return [_score(name, answers[name], correct) for name in names]
+
+
+def answer_all(
+    entries: dict[str, list[Any]], chat: Chat, how: str, wire: str, worker: Worker, root: Path
+) -> dict[str, list[Answer]]:
+    """Answer every category and write its official files, those of the floor and of the ceiling too."""
+    from slca.evals.bfcl_answers import oracle, silent
+
+    answers = {}
+    for name, rows in entries.items():
         began = time.monotonic()
-        answers[name] = _answers(entries[name], chat, worker, how, wire)
-        print(f"{name}: {len(entries[name])} entries answered in {time.monotonic() - began:.1f} s", file=sys.stderr)
+        answers[name] = _answers(rows, chat, worker, how, wire)
+        print(f"{name}: {len(rows)} entries answered in {time.monotonic() - began:.1f} s", file=sys.stderr)
         kept = {answer.id for answer in answers[name] if not answer.skipped}
-        graded = [entry for entry in entries[name] if entry["id"] in kept]
+        graded = [entry for entry in rows if entry["id"] in kept]
         _write(root, OWN, name, [answer for answer in answers[name] if answer.id in kept])
         for who, policy in ((CEILING, oracle(graded)), (FLOOR, silent)):
             _write(root, who, name, _answers(graded, policy, worker, "official", "hermes") if graded else [])
-    correct = grade(python, root, [name for name in names if any(not answer.skipped for answer in answers[name])])
-    return [_score(name, answers[name], correct) for name in names]
+    return answers
 
 
 def answerer(options: argparse.Namespace, entries: Sequence[Any]) -> tuple[Chat, str, str]:
@@ -288,7 +306,7 @@ def report(scores: Sequence[Score], options: argparse.Namespace, out: Path) -> N
     who = options.checkpoint or (
         f"{options.model} at {options.url}" if options.url else "oracle" if options.oracle else "silent"
     )
-    route = SERVED if options.url else ROUTE
+    route = SERVED if options.url or options.through_server else ROUTE
     lines = [
         f"BFCL v4, {BFCL.package} {BFCL.version}, official `bfcl evaluate`; {who}{f', damage {options.damage}' if options.damage else ''}",
         f"prompt route: {route}; parse: {options.parse or 'official'}; temperature {options.temperature:g}, seed {options.seed}, "

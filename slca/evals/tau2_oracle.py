@@ -42,11 +42,14 @@ class Oracle:
 
         if request.messages is None:
             raise ValueError("this server answers conversations only")
-        ids = self.template.assistant(request.messages, self.answer(request.messages))
+        ids = self.template.assistant(request.messages, self.reply(request))
         if request.constraint is not None:
             text = self.template.tokenizer.decode(ids[:-1])
             ids = [*self.template.tokenizer.encode(text[text.index("{") : text.rindex("}") + 1]), ids[-1]]
         return Ready(ids)
+
+    def reply(self, request: Request) -> Message:
+        return self.answer(request.messages or ())
 
     def health(self) -> str:
         return ""

@@ -188,3 +188,29 @@ def test_the_jobset_has_a_host_for_every_four_chips_and_flags_that_exist():
             assert isinstance(c[section][field], str) and value
         else:
             assert name in ("config", "workdir")
+
+
+@pytest.mark.nightly
+def test_two_processes_of_the_launcher_over_loopback_are_one_run(tmp_path):
+    """What a pod does, on one machine: the same line twice, told apart by three variables."""
+    from tests.test_processes import FIELDS, environment, free_port
+
+    words = [
+        "configs/tiny.py",
+        f"--workdir={tmp_path / 'run'}",
+        *(f"--config.{name}={value}" for name, value in FIELDS.items()),
+    ]
+    joined = {"SLCA_COORDINATOR": f"127.0.0.1:{free_port()}", "SLCA_NUM_PROCESSES": "2", "PYTHON": sys.executable}
+    started = []
+    for rank in (0, 1):
+        environ = {**environment(), **joined, "SLCA_PROCESS_ID": str(rank)}
+        output = open(tmp_path / f"{rank}.log", "wb")
+        command = [LAUNCH / "local.sh", *words]
+        started.append(subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environ, cwd=ROOT))
+    codes = [process.wait(600) for process in started]
+    logs = [(tmp_path / f"{rank}.log").read_text() for rank in (0, 1)]
+    assert codes == [0, 0], "\n".join(log[-1500:] for log in logs)
+    assert "report: " in logs[0] and "report: " not in logs[1]  # process 0 alone writes and speaks
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if row["phase"] == "rl"] == list(range(1, FIELDS["train.steps"] + 1))
+    assert (tmp_path / "run/report.html").exists()

@@ -42,7 +42,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--queue", type=int, default=256, help="requests that may wait for a slot; further ones get 429")
     parser.add_argument("--connections", type=int, default=1024, help="open connections; further ones get 503")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds a request")
-    parser.add_argument("--max-body", type=int, default=4 * 2**20, help="bytes of a request")
+    parser.add_argument("--max-body", type=int, default=2**20, help="bytes of a request")
     parser.add_argument(
         "--dtype", default="", choices=("", "float32", "bfloat16"), help="of compute and cache; default: the run's"
     )

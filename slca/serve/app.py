@@ -37,7 +37,7 @@ LINGER = 30.0  # seconds a client has, beyond a request's own, to read the end o
 
 
 def make_app(
-    engine: Engine, *, name: str = "slca", key: str = "", any_host: bool = False, max_body: int = 4 * 2**20, limits: Limits | None = None,
+    engine: Engine, *, name: str = "slca", key: str = "", any_host: bool = False, max_body: int = 2**20, limits: Limits | None = None,
 ) -> FastAPI:  # fmt: skip
     """The application. It closes the engine when it shuts down.
 

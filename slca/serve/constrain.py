@@ -3,19 +3,54 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from slca.chat.strict_json import Reader
 from slca.chat.template import Template
+from slca.rollout.constraint import Constraint as Held
+from slca.rollout.constraint import words
 from slca.serve.errors import ApiError
 from slca.sgls.grammar import Constraint, available, vocabulary
 from slca.types import ToolCall
 
+if TYPE_CHECKING:
+    from jaxtyping import Int
+
+log = logging.getLogger(__name__)
+
 MAX_SCHEMA = 64 * 1024  # characters of a schema
 _PROBE = ToolCall("probe_of_calls", {"a": 1, "b": 2}, "call_1")
+
+
+class Fenced:
+    """A row's grammar on the device thread: whatever it throws ends its own row (no token is allowed any more), not the engine."""
+
+    def __init__(self, inner: Held, size: int):
+        self._inner: Held | None = inner
+        self._none = np.zeros(words(size), np.int32)
+
+    def mask(self) -> Int[np.ndarray, " W"]:
+        return self._try(lambda inner: inner.mask(), self._none)
+
+    def advance(self, token: int) -> None:
+        self._try(lambda inner: inner.advance(token), None)
+
+    def stopped(self) -> bool:
+        return self._try(lambda inner: inner.stopped(), False)
+
+    def _try(self, call: Callable[[Held], Any], otherwise: Any) -> Any:
+        try:
+            return otherwise if self._inner is None else call(self._inner)
+        except BaseException as error:  # the grammar library's own failures are no Exceptions
+            log.error("a grammar failed: %s", type(error).__name__)
+            self._inner = None
+            return otherwise
 
 
 @dataclass(frozen=True)
@@ -46,7 +81,7 @@ class Grammars:
         except ValueError:
             return None
 
-    def held(self, schema: Mapping[str, Any], param: str, separators: tuple[str, str] = (", ", ": ")) -> Constraint:
+    def held(self, schema: Mapping[str, Any], param: str, separators: tuple[str, str] = (", ", ": ")) -> Held:
         """What holds one row to `schema`. Raises ApiError where there is no such thing."""
         if not self._usable:
             raise ApiError(
@@ -56,7 +91,7 @@ class Grammars:
         if len(text) > MAX_SCHEMA:
             raise ApiError(400, f"{param}: a schema of {len(text):,} characters, at most {MAX_SCHEMA:,}", param=param)
         try:
-            return Constraint(self._vocabulary, _grammar(text, separators))
+            return Fenced(Constraint(self._vocabulary, _grammar(text, separators)), self._vocabulary.vocab_size)
         except ValueError as error:
             said = f"{param}: no grammar for this schema: {' '.join(str(error).split())[:300]}"
             raise ApiError(400, said, param=param) from None
@@ -68,7 +103,7 @@ class Grammars:
             raise ApiError(400, said, param="tool_choice", code="unsupported_parameter")
         return self.opening
 
-    def call(self, tools: Sequence[Mapping[str, Any]]) -> Constraint:
+    def call(self, tools: Sequence[Mapping[str, Any]]) -> Held:
         """What holds one row to one call of one of `tools`, behind its opening. Raises ApiError."""
         opening = self.call_opening()
         return self.held(call_schema(tools, opening.key), "tool_choice", opening.separators)

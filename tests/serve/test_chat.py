@@ -63,7 +63,7 @@ def test_forged_markers():
 WORDS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", '{"name": "f", "arguments": {}}', "{", " ", "\n", "a", "b c", "<", "<to"]  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.sampled_from(WORDS), max_size=12),
     st.sampled_from(["hermes", "llama_json", "llama_python"]),

@@ -49,6 +49,10 @@ def get_config(arg: str = "slca") -> ConfigDict:
     m.dtype = "float32"  # compute: float32 | bfloat16 (masters are always float32)
     m.attention = "xla"  # xla | blockwise | splash (TPU) | cudnn (GPU) | auto: splash on a TPU, else by length
     m.remat = "block"  # none | block | dots: what the backward pass recomputes
+    m.lora = ConfigDict()
+    m.lora.rank = 0  # r of low-rank adapters beside frozen weights (LoRA); 0 = full fine-tuning
+    m.lora.alpha = 32.0  # adapters count alpha / r times
+    m.lora.targets = ("q", "k", "v", "o", "gate", "up", "down")  # matrices that have one
 
     x = c.mesh = ConfigDict()
     x.data = -1  # devices on each axis; -1 = what is left

@@ -5,6 +5,7 @@ Training, evaluation, serving and notebooks assemble a run here, so that all of 
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +16,10 @@ import jax
 from slca import processes
 from slca.chat import tokenizer as tokenizers
 from slca.chat.template import Template
-from slca.checkpoint import load_params
 from slca.credit.algorithms import Algorithm, algorithm
 from slca.learn.forward import policy_forward
 from slca.learn.sharding import make_fetch, make_mesh, own_mesh, row_shards, shardings
-from slca.policy import transformer, weights
+from slca.policy import lora, transformer, weights
 from slca.policy.config import ModelConfig
 from slca.rollout.sampler import Sampler
 from slca.sgls.simulator import Simulator
@@ -92,11 +92,11 @@ def assemble(config: Any, record: Algorithm | None = None) -> Parts:
 def architecture(config: Any, tokenizer: Any) -> ModelConfig:
     """The model's shape, from `model.source`, or made up for `model.source="random"`."""
     if config.model.source == "random":
-        return ModelConfig.random(config.model, _rounded(tokenizer.size))
+        return lora.with_lora(ModelConfig.random(config.model, _rounded(tokenizer.size)), config.model.lora)
     model = weights.architecture(config.model.source).run_as(config.model)
     if tokenizer.size > model.vocab:
         raise ConfigError(f"chat.tokenizer has {tokenizer.size} ids, model.source={config.model.source} knows {model.vocab}")
-    return model
+    return lora.with_lora(model, config.model.lora)
 
 
 def own_parts(parts: Parts) -> tuple[Parts, Callable[[Any], Any]]:
@@ -139,24 +139,35 @@ def apply_record(config: Any) -> Algorithm:
 
 
 def initial_params(config: Any, parts: Parts) -> Any:
-    """Random parameters, or those of `checkpoint.init`, else of `model.source`, placed on the mesh."""
-    shapes = jax.eval_shape(lambda: transformer.init(parts.model, jax.random.key(0)))
-    places = None if parts.mesh is None else shardings(shapes, transformer.logical_axes(parts.model), parts.mesh)
+    """What a run starts from, placed on the mesh: `base_params`, with fresh adapters beside them where the config asks for LoRA."""
+    model = parts.model
+    base = base_params(config, dataclasses.replace(model, lora=None), parts.mesh)
+    if model.lora is None:
+        return base
+    shapes = jax.eval_shape(lambda: transformer.init(model, jax.random.key(0)))
+    places = None if parts.mesh is None else lora.trainable(shardings(shapes, transformer.logical_axes(model), parts.mesh))
+    adapters = jax.jit(lambda key: lora.trainable(transformer.init(model, key)), out_shardings=places)
+    return lora.joined(base, adapters(jax.random.key(config.run.seed)))
+
+
+def base_params(config: Any, model: ModelConfig, mesh: jax.sharding.Mesh | None) -> Any:
+    """Random parameters, or those of `checkpoint.init`, else of `model.source`; `model` is the architecture without adapters."""
+    shapes = jax.eval_shape(lambda: transformer.init(model, jax.random.key(0)))
     source = config.checkpoint.init or config.model.source
     if source == "random":
-        init = jax.jit(lambda key: transformer.init(parts.model, key), out_shardings=places)
-        return init(jax.random.key(config.run.seed))
+        places = None if mesh is None else shardings(shapes, transformer.logical_axes(model), mesh)
+        return jax.jit(lambda key: transformer.init(model, key), out_shardings=places)(jax.random.key(config.run.seed))
     if (Path(source) / "checkpoints").is_dir() or (Path(source) / "params").is_dir():
+        from slca.restore import run_config, run_params  # which assembles the run that it restores
+
         try:
-            params = load_params(source, places)
+            folder, stored = run_config(source)
+            return run_params(folder, stored, lora.with_lora(model, stored.model.lora), mesh)
         except (ValueError, OSError) as error:
             raise ConfigError(f"{source}: {error}") from error
-        if jax.tree.map(lambda x: x.shape, params) != jax.tree.map(lambda x: x.shape, shapes):
-            raise ConfigError(f"{source} holds a model of another shape than the config's")
-        return params
-    model, params = weights.load(source, mesh=parts.mesh)
+    found, params = weights.load(source, mesh=mesh)
     if jax.tree.map(lambda x: x.shape, params) != jax.tree.map(lambda x: x.shape, shapes):
-        raise ConfigError(f"{source} holds a {model.family} model of another shape than the config's")
+        raise ConfigError(f"{source} holds a {found.family} model of another shape than the config's")
     return params
 
 

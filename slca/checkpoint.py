@@ -22,6 +22,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import SingleDeviceSharding
 from orbax.checkpoint import v1 as ocp
 
+from slca.policy import lora
 from slca.types import TrainState
 
 log = logging.getLogger("slca")
@@ -273,8 +274,12 @@ def _fields(config: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _arrays(state: TrainState) -> dict[str, Any]:
-    """The arrays of a state as stored. Optimizer leaves by path: Orbax then never meets a NamedTuple of another library."""
-    return {"params": state.params, "rest": {"opt_state": _leaves(state.opt_state), "step": state.step, "key": state.key}}
+    """The arrays of a state as stored: of a policy with adapters, those alone. Optimizer leaves by path: Orbax then never meets a
+    NamedTuple of another library."""
+    return {
+        "params": lora.trainable(state.params),
+        "rest": {"opt_state": _leaves(state.opt_state), "step": state.step, "key": state.key},
+    }
 
 
 def _leaves(tree: Any) -> dict[str, Any]:

@@ -10,13 +10,13 @@ from slca.assemble import Parts
 from slca.learn.optim import optimizer, schedule
 from slca.learn.sharding import state_shardings
 from slca.learn.update import init_state
-from slca.policy import transformer
+from slca.policy import lora, transformer
 from slca.types import TrainState
 
 
 def phase_optimizer(config: Any, parts: Parts, phase: str) -> Any:
     """The optimizer of a phase, its schedule sized in the phase's own optimiser steps."""
-    c, axes = config, transformer.logical_axes(parts.model)
+    c, axes = config, lora.trainable(transformer.logical_axes(parts.model))
     if phase == "sft":
         with (section := c.optim.copy_and_resolve_references()).unlocked():
             section.update(name=c.sft.optimizer, weight_decay=c.sft.weight_decay)

@@ -5,6 +5,7 @@ Serving, evaluating and exporting all start here, so that each reads whatever `-
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping
@@ -15,20 +16,20 @@ import jax
 from ml_collections import ConfigDict
 
 from configs.default import get_config
-from slca.assemble import architecture
+from slca.assemble import architecture, base_params
 from slca.chat import tokenizer as tokenizers
 from slca.chat.parse import WIRES
 from slca.chat.template import Template
 from slca.checkpoint import FOLDER, load_params, read_run, step_folder
 from slca.learn.sharding import shardings
-from slca.policy import transformer, weights
+from slca.policy import lora, transformer, weights
 from slca.policy.config import ModelConfig
 
 CHAT_FILE = "chat.json"  # beside an exported model: the `chat` section of its run
 
 
 class Policy(NamedTuple):
-    """A policy ready to sample: config of its run (for other folders the default one, pointed at it), architecture, parameters,
+    """A policy ready to sample, adapters merged: config of its run (for other folders the default one, pointed at it), architecture, parameters,
     chat template (and with it the tokenizer). step: of the run's checkpoint, -1 where there is none."""
 
     config: ConfigDict
@@ -66,7 +67,10 @@ def policy_of(
     config.chat.update(dict(chat or {}))
     template = make_template(config)
     model = architecture(config, template.tokenizer)
-    return Policy(config, model, _run_params(folder, model, mesh, dtype), template, int(folder.name))
+    params = run_params(folder, config, model, mesh)
+    if dtype is not None:
+        params = jax.tree.map(lambda x: x.astype(dtype), params)
+    return Policy(config, dataclasses.replace(model, lora=None), params, template, int(folder.name))
 
 
 def run_config(path: str | os.PathLike[str]) -> tuple[Path, ConfigDict]:
@@ -156,13 +160,30 @@ def _fill(config: Any, stored: Mapping[str, Any]) -> None:
             config[name] = tuple(value) if isinstance(value, list) else value
 
 
-def _run_params(folder: Path, model: ModelConfig, mesh: Any, dtype: str | None) -> transformer.Params:
+def run_params(folder: Path, config: Any, model: ModelConfig, mesh: Any = None) -> transformer.Params:
+    """Plain parameters of a run's step folder; adapters are merged into the base that the run's config names.
+
+    Raises ValueError when the folder holds another model, or the base is no longer the one that the adapters were trained beside.
+    """
     shapes = jax.eval_shape(lambda: transformer.init(model, jax.random.key(0)))
-    places = None if mesh is None else shardings(shapes, transformer.logical_axes(model), mesh)
+    places = None if mesh is None else lora.trainable(shardings(shapes, transformer.logical_axes(model), mesh))
     try:
         params = load_params(folder, places)
     except (ValueError, OSError) as error:
         raise ValueError(f"{folder}: {' '.join(str(error).split())[:300]}") from error
-    if jax.tree.map(lambda x: x.shape, params) != jax.tree.map(lambda x: x.shape, shapes):
+    if jax.tree.map(lambda x: x.shape, params) != jax.tree.map(lambda x: x.shape, lora.trainable(shapes)):
         raise ValueError(f"{folder} holds a model of another shape than its config says: was model.source replaced since?")
-    return params if dtype is None else jax.tree.map(lambda x: x.astype(dtype), params)
+    if model.lora is None:
+        return params
+    base = base_params(config, dataclasses.replace(model, lora=None), mesh)
+    check_base(folder, read_run(folder)["extra"], base)
+    places = None if mesh is None else jax.tree.map(lambda x: x.sharding, base)
+    return jax.jit(lambda b, a: lora.merged(lora.joined(b, a), model)[0], out_shardings=places)(base, params)
+
+
+def check_base(what: Any, extra: Mapping[str, Any], base: Any) -> None:
+    """Raises ValueError when `base` is not what the adapters of `extra` were trained beside."""
+    if extra.get("base") != int(lora.checksum(base)):
+        raise ValueError(
+            f"{what}: its adapters belong to another base; put back what model.source and checkpoint.init named then"
+        )

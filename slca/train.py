@@ -28,6 +28,7 @@ from slca.credit.record import Algorithm
 from slca.learn.sharding import put_whole, row_shards
 from slca.learn.update import init_state, make_sft_update
 from slca.phases import phase_like, phase_optimizer, phase_placement, reference_needed
+from slca.policy import lora
 from slca.pulse import Pulse
 from slca.reinforce import Outcome, is_stored, make_step, named
 from slca.report import system
@@ -37,6 +38,7 @@ from slca.report.metrics import Writer, finalize
 from slca.report.page import write_report
 from slca.report.progress import Progress
 from slca.report.redact import secrets
+from slca.restore import check_base
 from slca.sft import demonstrations
 from slca.stages import run_stage
 from slca.start import agreed, announce, count_parameters, prepare, told
@@ -131,6 +133,10 @@ class Trainer:
                 log.warning("no checkpoint to continue: starting over, the old metrics are in metrics-without-checkpoint.jsonl")
             return 0
         self.position, self.state = Position(**found.data), found.state
+        if self.parts.model.lora:  # the checkpoint holds the adapters alone
+            whole = initial_params(self.config, self.parts)
+            check_base(self.workdir, found.extra, lora.frozen(whole))
+            self.state = self.state._replace(params=lora.joined(whole, self.state.params))
         self.saved = self.position.number = found.step
         log.info("continuing %s at %s step %d", self.workdir, self.position.phase, self.position.step)
         return found.metrics_offset
@@ -141,9 +147,10 @@ class Trainer:
             return
         with self.pulse.phase("save"):
             self.checkpoints.wait()
+            base = {"base": int(lora.checksum(lora.frozen(self.state.params)))} if self.parts.model.lora else None
             self.checkpoints.save(
                 self.position.number, self.state, asdict(self.position), self.stored, metrics_offset=self.writer.offset(),
-                score=self._score(),
+                score=self._score(), extra=base,
             )  # fmt: skip
         self.saved = self.position.number
 
@@ -206,7 +213,7 @@ class Trainer:
         places = phase_placement(self.config, self.parts, phase)
         if places is None:
             return init_state(params, tx, jax.random.key(seed))
-        opt_state = jax.jit(tx.init, out_shardings=places.opt_state)(params)
+        opt_state = jax.jit(tx.init, out_shardings=places.opt_state)(lora.trainable(params))
         rest = jax.jit(lambda: (jnp.zeros((), jnp.int32), jax.random.key(seed)), out_shardings=(places.step, places.key))
         return TrainState(params, opt_state, *rest())
 
@@ -305,7 +312,8 @@ class Trainer:
             found = reference.restore(phase_like(self.config, self.parts, "rl"))
         if found is None:
             raise ConfigError(f"{self.workdir}/reference is missing: the KL term needs the policy that RL started from")
-        return found.state.params
+        params = found.state.params
+        return lora.joined(self.state.params, params) if self.parts.model.lora else params
 
     def _store(self, outcome: Outcome, step: int) -> None:
         """Episodes of process 0 with the credit each method would have given them: the leak made visible in the viewer."""

@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from slca.policy.config import LORA_TARGETS
+
 CHOICES = {
     "chat.wire": ("hermes", "llama_json", "llama_python"),
     "chat.history": ("template", "append"),
@@ -52,13 +54,13 @@ POSITIVE = (
     "model.heads", "model.kv_heads", "model.head_dim", "model.ff", "model.max_length", "rollout.prompts", "rollout.max_turns",
     "rollout.max_turn_tokens", "rollout.max_response_tokens", "rollout.max_prompt_tokens", "rollout.slots", "rollout.decode_steps",
     "rollout.tool_threads", "rollout.tool_timeout", "credit.std_floor", "train.mu", "train.mini_batches", "train.micro_rows",
-    "train.logprob_bytes", "eval.tasks", "checkpoint.keep", "sft.batch_rows", "sft.row_length",
+    "train.logprob_bytes", "eval.tasks", "model.lora.alpha", "checkpoint.keep", "sft.batch_rows", "sft.row_length",
 )  # fmt: skip
 NOT_NEGATIVE = (
     "run.watchdog_seconds",
     "train.steps", "sft.steps", "optim.warmup", "eval.every", "checkpoint.every", "checkpoint.sft_every", "loss.kl_coef",
     "reward.kl_coef", "reward.overlong_penalty", "reward.summary_noise", "rollout.resample", "report.gradient_every", "optim.clip_norm",
-    "optim.weight_decay", "sft.weight_decay", "loss.dual_clip", "rollout.max_calls",
+    "optim.weight_decay", "sft.weight_decay", "model.lora.rank", "loss.dual_clip", "rollout.max_calls",
 )  # fmt: skip
 LENGTHS = ("rollout.prompt_buckets", "rollout.suffix_buckets", "train.row_lengths")
 RANGES = {
@@ -199,6 +201,8 @@ def _lengths(c: Any) -> list[str]:
 
 def _model(c: Any) -> list[str]:
     m, out = c.model, []
+    if m.lora.rank and not set() < set(m.lora.targets) <= set(LORA_TARGETS):
+        out.append(f"model.lora.targets={tuple(m.lora.targets)}: one or more of {', '.join(LORA_TARGETS)}")
     if m.heads % m.kv_heads:
         out.append(f"model.heads={m.heads} is not a multiple of model.kv_heads={m.kv_heads}")
     for path, weights in (("model.source", True), ("chat.tokenizer", False), ("checkpoint.init", True)):

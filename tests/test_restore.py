@@ -10,7 +10,7 @@ import pytest
 from configs.default import get_config
 from slca.checkpoint import Checkpoints
 from slca.learn.update import init_state
-from slca.policy import transformer, weights
+from slca.policy import lora, transformer, weights
 from slca.policy.config import ModelConfig
 from slca.restore import policy_of, run_config
 from tests.policy.models import FAMILIES, params
@@ -108,3 +108,24 @@ def test_fields_of_another_version_are_left_out(tmp_path):
         checkpoints.save(1, state, {}, stored)
     folder, config = run_config(tmp_path)
     assert folder.name == "1" and "invented" not in config.model and config.model.rope_theta == 10_000.0
+
+
+def test_a_run_with_adapters_comes_merged(tmp_path):
+    """The base is made again from what the run's config says, and refused where it is another."""
+    config = tiny_config()
+    config.model.lora.rank = 2
+    model = lora.with_lora(ModelConfig.random(config.model, 1280), config.model.lora)
+    whole = jax.jit(lambda key: transformer.init(model, key))(jax.random.key(config.run.seed))
+    adapters = jax.tree.map(lambda x: x + 0.1, lora.trainable(whole))
+    state = init_state(lora.joined(whole, adapters), optax.sgd(0.1), jax.random.key(0))
+    with Checkpoints(tmp_path) as checkpoints:
+        extra = {"base": int(lora.checksum(lora.frozen(whole)))}
+        checkpoints.save(1, state, {}, config.to_dict(), extra=extra)
+        checkpoints.wait()
+        checkpoints.save(2, state, {}, config.to_dict(), extra={"base": extra["base"] ^ 1})
+    policy = policy_of(tmp_path / "checkpoints" / "1")
+    assert policy.model.lora is None
+    expected = lora.merged(lora.joined(whole, adapters), model)[0]
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), policy.params, expected)
+    with pytest.raises(ValueError, match="its adapters belong to another base"):
+        policy_of(tmp_path)

@@ -16,14 +16,9 @@ from typing import Any
 from slca.chat.tokenizer import FastTokenizer, SentencePieceTokenizer, Tokenizer
 
 _COPIED = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"),
+    *("tokenizer.model", "chat_template.jinja", "chat_template.json"),
 )
-_COPIED += ("tokenizer.model", "chat_template.jinja", "chat_template.json")
 _SPACE = "▁"  # how sentencepiece spells a space
 _SPECIAL = ("<|pad|>", "<|im_start|>", "<|im_end|>")  # of the tiny model; its tags stay visible when special tokens are skipped
 

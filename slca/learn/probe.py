@@ -19,6 +19,7 @@ from slca.learn.forward import embedded_forward
 from slca.learn.logprob import Divergence, chunk_tokens, token_divergence
 from slca.learn.sharding import by_rows, replicated, row_shards
 from slca.learn.update import Hidden, Term, Unembed, accumulate, constrain, make_loss, make_score, micro_batches
+from slca.policy import lora
 from slca.policy.config import ModelConfig
 from slca.types import SUMMARY, TOOL, Batch
 
@@ -65,9 +66,12 @@ def make_gradients(
     rows = config.train.micro_rows * row_shards(mesh)
 
     def gradients(params: Any, batch: Batch) -> dict[str, Array]:
+        trained, at = lora.trainable(params), None if params_at is None else lora.trainable(params_at)
+        scored = score if trained is params else lambda adapters, micro: score(lora.joined(params, adapters), micro)
+
         def of(kind: int) -> Any:
             own = batch._replace(loss_weight=jnp.where(batch.kind == kind, batch.loss_weight, 0.0))
-            return accumulate(score, loss, params, own, rows, mesh, params_at)[0]
+            return accumulate(scored, loss, trained, own, rows, mesh, at)[0]
 
         tool, summary = of(TOOL), of(SUMMARY)
         a, b = optax.tree.norm(tool), optax.tree.norm(summary)

@@ -22,6 +22,7 @@ from jaxtyping import Array, Float
 from slca.learn.logprob import chunk_tokens, token_logprob
 from slca.learn.loss import Metrics, policy_loss, sft_loss
 from slca.learn.sharding import ROWS, by_rows, replicated, row_shards
+from slca.policy import lora
 from slca.types import Batch, TrainState
 
 Hidden = Callable[[Any, Array, Array, Array], Array]  # (params, tokens, positions, episode) [B, T] -> hidden [B, T, D]
@@ -32,8 +33,8 @@ Update = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
 def init_state(params: Any, optimizer: optax.GradientTransformation, key: Array) -> TrainState:
     """A fresh TrainState; pure, so that `jax.eval_shape` gives its shapes and `jax.jit(..., out_shardings=placement)` builds it
-    in place on a mesh."""
-    return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), key)
+    in place on a mesh. Adapters, where there are any, are all that the optimizer knows of."""
+    return TrainState(params, optimizer.init(lora.trainable(params)), jnp.zeros((), jnp.int32), key)
 
 
 def make_update(
@@ -163,9 +164,10 @@ def _jit_update(
         raise ValueError("make_update needs both mesh and placement (sharding.state_shardings), or neither")
     rows = config.train.micro_rows * row_shards(mesh)
 
-    def update(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        params_at = None if placement is None else placement.params
-        grads, metrics = accumulate(score, loss_fn, state.params, batch, rows, mesh, params_at)
+    def update(state: TrainState, batch: Batch, base: Any = None) -> tuple[TrainState, Metrics]:
+        params_at = None if placement is None else lora.trainable(placement.params)
+        own = score if base is None else lambda adapters, micro: score(lora.joined(base, adapters), micro)
+        grads, metrics = accumulate(own, loss_fn, state.params, batch, rows, mesh, params_at)
         loss = metrics.pop("loss")[0]
         norm = optax.tree.norm(grads)
         trained, finite = jnp.any(batch.loss_weight > 0), jnp.isfinite(norm) & jnp.isfinite(loss)
@@ -188,11 +190,24 @@ def _jit_update(
         }
         return state, metrics
 
-    if mesh is None:
-        return jax.jit(update, donate_argnums=0)
-    return jax.jit(
-        update, in_shardings=(placement, by_rows(mesh)), out_shardings=(placement, replicated(mesh)), donate_argnums=0
-    )
+    adapters, jit = config.model.lora.rank > 0, partial(jax.jit, update, donate_argnums=0)
+    if mesh is None or placement is None:
+        return _over_adapters(jit()) if adapters else jit()
+    at: Any = placement._replace(params=lora.trainable(placement.params))
+    base_at = (lora.frozen(placement.params),) if adapters else ()
+    jitted = jit(in_shardings=(at, by_rows(mesh), *base_at), out_shardings=(at, replicated(mesh)))
+    return _over_adapters(jitted) if adapters else jitted
+
+
+def _over_adapters(jitted: Any) -> Update:
+    """An update whose state holds base and adapters. The base goes in and stays: neither copied, nor donated, nor differentiated."""
+
+    def update(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        base = lora.frozen(state.params)
+        new, metrics = jitted(state._replace(params=lora.trainable(state.params)), batch, base)
+        return new._replace(params=lora.joined(base, new.params)), metrics
+
+    return update
 
 
 def constrain(x: Array, mesh: Mesh | None, spec: PartitionSpec | None = None) -> Array:

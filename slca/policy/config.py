@@ -15,6 +15,7 @@ FAMILIES = ("qwen2", "qwen3", "llama", "gemma3_text")
 ATTENTION = ("auto", "xla", "blockwise", "splash", "cudnn")
 REMAT = ("none", "block", "dots")
 DTYPES = ("float32", "bfloat16")
+LORA_TARGETS = {"q": 1, "k": 1, "v": 1, "o": 2, "gate": 1, "up": 1, "down": 1}  # matrix -> how many of its axes are inputs
 
 _ARCHITECTURES = {
     "qwen2": "Qwen2ForCausalLM",
@@ -34,12 +35,21 @@ class RopeScaling(NamedTuple):
     original: int = 8192
 
 
+class Lora(NamedTuple):
+    """Low-rank adapters beside the matrices `targets` (keys of LORA_TARGETS): rank r, scale alpha / r."""
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...] = tuple(LORA_TARGETS)
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """Everything the decoder needs, hashable so that it can be a static argument of a jitted function.
 
     Sizes are counts; `max_length` and `sliding_window` are tokens. `global_layers[l]` says whether layer l sees the whole
     context (Gemma 3 alternates; empty = all). `dtype`, `attention` and `remat` say how to compute, not what.
+    `lora`: adapters beside frozen matrices (`slca.policy.lora`).
     """
 
     family: str
@@ -63,6 +73,7 @@ class ModelConfig:
     dtype: str = "float32"
     attention: str = "xla"
     remat: str = "none"
+    lora: Lora | None = None
 
     def __post_init__(self) -> None:
         checks = [
@@ -73,6 +84,11 @@ class ModelConfig:
             (self.attention in ATTENTION, f"attention {self.attention!r} is not one of {ATTENTION}"),
             (self.remat in REMAT, f"remat {self.remat!r} is not one of {REMAT}"),
             (self.dtype in DTYPES, f"dtype {self.dtype!r} is not one of {DTYPES}"),
+            (not self.lora or self.lora.rank > 0, f"the rank of adapters must be positive, is {self.lora and self.lora.rank}"),
+            (
+                not self.lora or set(self.lora.targets) <= set(LORA_TARGETS),
+                f"adapter targets are among {', '.join(LORA_TARGETS)}",
+            ),
         ]
         sizes = ("vocab", "width", "layers", "heads", "kv_heads", "head_dim", "ff", "max_length")
         checks += [(getattr(self, name) > 0, f"{name} must be positive, is {getattr(self, name)}") for name in sizes]

@@ -10,6 +10,7 @@ RoPE and logits in float32.
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
 from typing import Any
 
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from slca.policy import attention, cache
+from slca.policy import attention, cache, lora
 from slca.policy.config import ModelConfig
 
 Params = dict[str, Any]
@@ -67,7 +68,8 @@ def block_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         shapes |= {"q_norm": (h,), "k_norm": (h,)}
     if config.gemma:
         shapes |= {"attn_post_norm": (D,), "mlp_post_norm": (D,)}
-    return shapes | {"mlp_norm": (D,), "gate": (D, F), "up": (D, F), "down": (F, D)}
+    shapes |= {"mlp_norm": (D,), "gate": (D, F), "up": (D, F), "down": (F, D)}
+    return shapes | (lora.adapter_shapes(shapes, config.lora, config.lora.rank) if config.lora else {})
 
 
 def fused_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -95,7 +97,8 @@ def param_shapes(config: ModelConfig) -> Params:
 def logical_axes(config: ModelConfig) -> Params:
     """Tuple of logical axis names of every parameter: embed, heads, kv_heads, mlp, vocab, norm, layers (None = never sharded)."""
     axes: Params = {name: _TOP_AXES[name] for name in param_shapes(config) if name != "blocks"}
-    return axes | {"blocks": {name: ("layers", *_BLOCK_AXES[name]) for name in block_shapes(config)}}
+    named = _BLOCK_AXES | lora.adapter_shapes(_BLOCK_AXES, config.lora)
+    return axes | {"blocks": {name: ("layers", *named[name]) for name in block_shapes(config)}}
 
 
 def init(config: ModelConfig, key: Any) -> Params:
@@ -108,9 +111,9 @@ def init(config: ModelConfig, key: Any) -> Params:
     def leaf(name: str, shape: tuple[int, ...]) -> Array:
         if name.endswith("norm"):
             return norm(shape, jnp.float32)
-        if name.endswith("bias"):
+        if name.endswith(("bias", lora.B)):
             return jnp.zeros(shape, jnp.float32)
-        fan_in = {"o": config.heads * config.head_dim, "down": config.ff}.get(name, config.width)
+        fan_in = {"o": config.heads * config.head_dim, "down": config.ff}.get(name.removesuffix(lora.A), config.width)
         depth = 2 * config.layers if name in ("o", "down") else 1
         own = jax.random.fold_in(key, zlib.crc32(name.encode()))
         return jax.random.normal(own, shape, jnp.float32) * (fan_in * depth) ** -0.5
@@ -187,7 +190,10 @@ class Block(nn.Module):
         if self.fused:
             q, k, v = jnp.split(jnp.einsum("btd,dnh->btnh", h, w["qkv"]), (c.heads, c.heads + c.kv_heads), 2)
         else:
-            q, k, v = (placed(jnp.einsum("btd,dnh->btnh", h, w[n]), at) for n, at in zip("qkv", (_QUERIES, _KEYS, _KEYS)))
+            q, k, v = (
+                placed(lora.adapted(jnp.einsum("btd,dnh->btnh", h, w[n]), h, w, n, c.lora), at)
+                for n, at in zip("qkv", (_QUERIES, _KEYS, _KEYS))
+            )
         if c.qkv_bias:
             q, k, v = (y + w[f"{name}_bias"][None, None] for name, y in zip("qkv", (q, k, v)))
         if c.qk_norm:
@@ -202,15 +208,18 @@ class Block(nn.Module):
             kept = cache.write(layer_cache, k, v, slots)
             reach = c.sliding_window if sliding else None
             y = attention.cached_attention(q, *kept, positions, window=reach, scale=c.scale).astype(dtype)
-        y = placed(jnp.einsum("btnh,nhd->btd", placed(y, _QUERIES), w["o"]), _ACTIVATION)
+        y = placed(y, _QUERIES)
+        y = placed(lora.adapted(jnp.einsum("btnh,nhd->btd", y, w["o"]), y, w, "o", c.lora), _ACTIVATION)
         x = x + (rms_norm(y, p["attn_post_norm"], c) if c.gemma else y)
 
         h = placed(rms_norm(x, p["mlp_norm"], c), _WHOLE)
-        gate, up = (
-            jnp.split(h @ w["gate_up"], 2, -1) if self.fused else (placed(h @ w[name], _INNER) for name in ("gate", "up"))
-        )
+        if self.fused:
+            gate, up = jnp.split(h @ w["gate_up"], 2, -1)
+        else:
+            gate, up = (placed(lora.adapted(h @ w[n], h, w, n, c.lora), _INNER) for n in ("gate", "up"))
         gate = jax.nn.gelu(gate, approximate=True) if c.gemma else jax.nn.silu(gate)
-        y = placed((gate * up) @ w["down"], _ACTIVATION)
+        y = gate * up
+        y = placed(lora.adapted(y @ w["down"], y, w, "down", c.lora), _ACTIVATION)
         x = x + (rms_norm(y, p["mlp_post_norm"], c) if c.gemma else y)
         return placed(x, _ACTIVATION), kept
 
@@ -290,11 +299,12 @@ def computed(params: Params, config: ModelConfig) -> Params:
 
 
 def split_layers(params: Params, config: ModelConfig, fused: bool = False) -> list[Params]:
-    """The stacked blocks as one dict a layer, matrices in the compute dtype. Do it once, before the loop over tokens.
+    """The stacked blocks as one dict a layer, matrices in the compute dtype, adapters merged. Do it once, before the
+    loop over tokens.
 
     fused: see `fused_shapes`; not for parameters sharded over `tensor`, whose pieces would change places.
     """
-    blocks = computed(params["blocks"], config)
+    blocks = computed(lora.merged_blocks(params["blocks"], config.lora), config)
     for name, parts in _FUSED.items() if fused else ():
         blocks[name] = jnp.concatenate([blocks.pop(part) for part in parts], 2)
     return [{name: value[layer] for name, value in blocks.items()} for layer in range(config.layers)]
@@ -315,7 +325,8 @@ def forward_cached(
     `positions[b, t]`. `layers` is `split_layers(params, config)`, fused or not; of `params` only embedding and final norm are read.
     """
     x = embed_tokens(params["embed"], tokens, config)
-    tables, block = rope_tables(config, positions), Block(config, fused="qkv" in layers[0])
+    plain = dataclasses.replace(config, lora=None)
+    tables, block = rope_tables(config, positions), Block(plain, fused="qkv" in layers[0])
     new_cache: cache.KVCache = []
     for layer, sliding, old in zip(layers, sliding_layers(config), kv_cache, strict=True):
         new: Any

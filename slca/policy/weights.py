@@ -91,6 +91,8 @@ def save(path: str | os.PathLike[str], config: ModelConfig, params: Params) -> N
     Raises:
         ValueError: a parameter is missing or has another shape than `config` says.
     """
+    if config.lora:
+        raise ValueError("save: the model has adapters; merge them first (slca.policy.lora.merged)")
     wanted, size = places(config), params["embed"].dtype.itemsize
     for place in wanted:
         found: Any = params

@@ -20,7 +20,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -174,28 +174,27 @@ def evaluate(options: argparse.Namespace, python: Path, root: Path, worker: Work
     names = categories(options, worker.categories())
     entries = {name: worker.entries(name)[: options.limit or None] for name in names}
     every = [entry for rows in entries.values() for entry in rows]
-    with ExitStack() as stack:
-        chat, how, wire = answerer(options, every)
-        if options.through_server:
-            from slca.evals.bfcl_served import through_server
-
-            options.parse = "endpoint"
-            chat = stack.enter_context(through_server(every, chat, options.slots))
-        answers = answer_all(entries, chat, how, wire, worker, root)
+    chat, how, wire = answerer(options, every)
+    if options.through_server:
+        options.parse = "endpoint"
+    answers = answer_all(entries, chat, how, wire, worker, root, served=options.slots if options.through_server else 0)
     correct = grade(python, root, [name for name in names if any(not answer.skipped for answer in answers[name])])
     return [_score(name, answers[name], correct) for name in names]
 
 
 def answer_all(
-    entries: dict[str, list[Any]], chat: Chat, how: str, wire: str, worker: Worker, root: Path
+    entries: dict[str, list[Any]], chat: Chat, how: str, wire: str, worker: Worker, root: Path, *, served: int = 0
 ) -> dict[str, list[Answer]]:
-    """Answer every category and write its official files, those of the floor and of the ceiling too."""
+    """Answer every category and write its official files, those of the floor and of the ceiling too. served: requests at once by
+    way of a server (one a category, since categories share conversations); 0 = straight."""
     from slca.evals.bfcl_answers import oracle, silent
+    from slca.evals.bfcl_served import through_server
 
     answers = {}
     for name, rows in entries.items():
         began = time.monotonic()
-        answers[name] = _answers(rows, chat, worker, how, wire)
+        with through_server(rows, chat, served) if served else nullcontext(chat) as asked:
+            answers[name] = _answers(rows, asked, worker, how, wire)
         print(f"{name}: {len(rows)} entries answered in {time.monotonic() - began:.1f} s", file=sys.stderr)
         kept = {answer.id for answer in answers[name] if not answer.skipped}
         graded = [entry for entry in rows if entry["id"] in kept]

@@ -1,7 +1,8 @@
 """The BFCL oracle behind the project's own server: what it scores proves server, template and parser, not a model.
 
-A server is told no entry, so the oracle finds it by the opening of the conversation and the tools on offer; where two entries share
-both, it takes the first (their answers differ rarely).
+A server is told no entry, so the oracle finds it by the opening of the conversation and the tools on offer; where two entries
+share both, it takes the first (their answers differ rarely). Categories share conversations too: serve one at a
+time.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class Known(Oracle):
         self.entries: dict[str, list[Entry]] = {}
         for entry in entries:
             self.entries.setdefault(_heard(entry["question"][0][:1]), []).append(entry)
+        for same in self.entries.values():  # one opening may begin like another, one list of tools may hold another
+            same.sort(key=lambda entry: (len(entry["question"][0]), len(entry["function"])), reverse=True)
 
     def reply(self, row: Row) -> Message:
         messages = list(row.messages or ())

@@ -6,7 +6,8 @@
         --user-llm=gpt-4.1 --user-url=https://host/v1 --user-key-env=USER_KEY
     python -m slca.evals.tau2 --domain=telecom --solo --oracle                              # gold actions: must score 1.0
 
-Solo telecom needs no user. In the chat domains the benchmark's user is a language model, at any OpenAI-compatible endpoint;
+Needs the extra serve, and grammar for --solo (its agent must call a tool). Solo telecom needs no user. In the chat domains the
+benchmark's user is a language model, at any OpenAI-compatible endpoint;
 --scripted-user reads out its scenario and stops: plumbing, not the benchmark. Prompts are 5,000 to 10,000 tokens and more.
 Printed: pass^1..k with 95 % intervals over tasks, runs lost to infrastructure apart, reward basis, and what doing nothing
 scores.

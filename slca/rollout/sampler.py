@@ -36,6 +36,7 @@ MAX_STOP_IDS = 16
 PREFILL_ROWS = (1, 8)  # prompts of one prefill
 PREFILL_TOKENS = 32_768  # padded tokens of one prefill on a device: of long prompts fewer go together
 THIN = 16  # with at least so many slots (a shard), a round with few live rows decodes a quarter of them
+THIN_TOKENS = 2**18  # cache of a shard up to which it does: it works on copies, and on a TPU of the whole cache as well
 APPEND_ROWS = 8  # least rows of one append (or all slots); an eighth of the slots where that is more
 APPEND_TOKENS = 65_536  # cache of these rows, on a shard: `append` works on a copy of it
 
@@ -95,7 +96,8 @@ class Sampler:
             raise ValueError(f"sampler: cache_length {self.cache_length} exceeds the model's max_length {config.max_length}")
         self._shards, state, prompt, layers, rows, whole = placements(config, mesh, slots)
         own = slots // self._shards  # each shard appends to rows of its own
-        self._decode_rows = (own // 4, own) if own >= THIN else (own,)
+        few = own >= THIN and own * self.cache_length <= THIN_TOKENS
+        self._decode_rows = (own // 4, own) if few else (own,)
         room = max(1, APPEND_TOKENS // self.cache_length)
         self._append_rows = min(own, room, max(-(-APPEND_ROWS // self._shards), own // 8))
         jit = functools.partial(jax.jit, donate_argnames="state")

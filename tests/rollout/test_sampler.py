@@ -360,3 +360,10 @@ def test_layers_for_decoding_are_split_over_tensor_alone(config):
 
 def test_the_functions_are_those_of_the_listed_programs(sampler):
     assert {name for name, _ in sampler.programs} | {"decode_masked"} == set(sampler.functions)
+
+
+def test_rounds_with_few_rows_copy_small_caches_alone(monkeypatch):
+    sizes = SIZES | dict(slots=16)
+    assert [shape for name, shape in Sampler(CONFIG, **sizes).programs if name == "decode"] == [(4, 5), (16, 5)]
+    monkeypatch.setattr("slca.rollout.sampler.THIN_TOKENS", 16 * 32 - 1)
+    assert [shape for name, shape in Sampler(CONFIG, **sizes).programs if name == "decode"] == [(16, 5)]

@@ -2,7 +2,7 @@
 
     sh bench/venvs.sh FOLDER                                      # once: interpreters with torch and with google-tunix
     python -m bench.rollout --torch FOLDER/torch/bin/python --tunix FOLDER/tunix/bin/python [--jax12 FOLDER/jax12/bin/python]
-                            [--sizes small,mid] [--batches 16,64] [--rounds 5] [--new 192]
+                            [--sizes small,mid] [--batches 16,64] [--rounds 5] [--new 192] [--without NAME;NAME]
 
 The same random Qwen3 weights (a Hugging Face folder), 64-token prompts, all different, 192 sampled tokens each at temperature 1, no
 stop. Every contender is a process that stays alive; in each round each of them samples the batch once, one after the other, so
@@ -89,7 +89,9 @@ def contenders(args: argparse.Namespace, folder: Path, batch: int) -> dict[str, 
     if args.jax12:
         wanted["ours, jax 0.12 bf16"] = (args.jax12, "ours", "bfloat16", {})
     return {
-        name: Contender(python, who, folder, batch, args.new, dtype, env) for name, (python, who, dtype, env) in wanted.items()
+        name: Contender(python, who, folder, batch, args.new, dtype, env)
+        for name, (python, who, dtype, env) in wanted.items()
+        if name not in args.without.split(";")
     }
 
 
@@ -135,6 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("torch", "tunix", "jax12"):
         parser.add_argument(f"--{name}", default="", help="interpreter of that environment")
+    parser.add_argument("--without", default="", help="names of contenders to leave out, split by semicolons")
     parser.add_argument("--sizes", default="small,mid")
     parser.add_argument("--batches", default="16,64")
     parser.add_argument("--rounds", type=int, default=5)

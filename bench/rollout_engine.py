@@ -89,25 +89,33 @@ def drain(scheduler: Scheduler, over: Callable[[Row], None]) -> None:
 
 
 def refill(bench: Bench) -> None:
-    rows = 16 * bench.slots
+    rows = 8 * bench.slots
     budgets = lengths(rows, 50, 0.7, 16, 192)
     sampler = bench.sampler(256, (64,))
+    sizes = sampler._decode_rows
     prompts = [prompt_of(bench.config.vocab, 64, n) for n in range(rows)]
 
-    def run(batch: int) -> Scheduler:
+    def run(batch: int, compact: bool = True) -> Scheduler:
         scheduler = bench.scheduler(sampler)
+        sampler._decode_rows = sizes if compact else sizes[-1:]
         for start in range(0, rows, batch):
             for n in range(start, start + batch):
                 scheduler.submit(prompts[n], prompt_key=n, sample=0, budget=budgets[n])
             drain(scheduler, scheduler.cancel)
         return scheduler
 
-    seconds = bench.compare({"refilled": lambda: run(rows), "lock-step": lambda: run(bench.slots)})
+    seconds = bench.compare(
+        {
+            "refilled": lambda: run(rows),
+            "lock-step": lambda: run(bench.slots, compact=False),
+            "lock-step, compacted": lambda: run(bench.slots),
+        }
+    )
     stats = run(rows).stats
     print(
-        f"refill: {rows} rows of {statistics.mean(budgets):.0f} tokens on average, the longest {max(budgets)}: lock-step "
-        f"{spread(seconds['lock-step'])} s, refilled {spread(seconds['refilled'])} s, {ratios(*reversed(seconds.values()))} times as "
-        f"fast; slots busy {stats['tokens_decoded'] / stats['slot_steps']:.0%}"
+        f"refill: {rows} rows of {statistics.mean(budgets):.0f} tokens on average, the longest {max(budgets)}; slots busy "
+        f"{stats['tokens_decoded'] / stats['slot_steps']:.0%}: "
+        + "; ".join(f"{name} {spread(s)} s, {ratios(s, seconds['refilled'])}" for name, s in seconds.items())
     )
 
 
@@ -227,7 +235,7 @@ def latency(bench: Bench) -> None:
          "max_response_tokens": 820, "tool_threads": 2 * bench.slots, "tool_timeout": 3.0}
     )  # fmt: skip
     spec = {"type": "function", "function": {"name": "ping", "parameters": {"type": "object"}}}
-    groups = 3 * bench.slots // GROUP
+    groups = 2 * bench.slots // GROUP
     tasks = [Task(str(n), [{"role": "user", "content": str(n)}], [spec], [[]]) for n in range(groups)]
     sampler = bench.sampler(1024, (256,))
     kinds = {"at once": (0.0, 0), "200 +- 100 ms": (0.2, 0), "200 +- 100 ms, 1 % hang": (0.2, 100)}

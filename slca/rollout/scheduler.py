@@ -22,7 +22,8 @@ import numpy as np
 from slca.rollout.constraint import Constraint, fitted, words
 from slca.rollout.sampler import RUNNING, STOP, Sampler, row_keys
 
-# A round ends early when this share of the decoding rows has stopped: waking costs an append, waiting costs idle slots.
+# A round ends early when this share of the decoding rows has stopped: waking costs an append, waiting costs idle slots. Measured
+# (bench.rollout_engine wake): refilled rows like 1/8 (3 % faster than 1/4), episodes of many turns 1/4 (15 % faster than 1/8).
 WAKE_SHARE = 0.25
 
 DEAD_END = 4  # reason of a row whose constraint allows no token at all

@@ -20,6 +20,7 @@ from tests.policy.test_config import QWEN25_05B
 
 CONFIG, PARAMS = FAMILIES["qwen3"], params("qwen3")
 SIZES = dict(slots=4, cache_length=32, prompt_buckets=(4, 8), suffix_buckets=(3, 6), decode_steps=5)
+WARMTHS = np.resize([0.5, 0.8, 1.0], 7)
 PROMPTS = [[5, 6, 7], [9], list(range(10, 18)), [5, 6, 7], [40, 2], [5, 6, 7], [33, 34, 35, 36]]
 
 
@@ -118,15 +119,16 @@ def test_draw_is_the_inverse_of_the_whole_cdf(vocab):
 
 
 def test_a_rows_draws_depend_on_its_key_and_position_only(sampler):
-    """Contract 11, P13: row order, batch mates, slots, buckets, decode chunks and refilling change nothing."""
-    expected = sample(sampler)
+    """Contract 11, P13: row order, batch mates, slots, buckets, decode chunks and refilling change nothing, at T = 0.5, 0.8, 1."""
+    expected = sample(sampler, temperature=WARMTHS)
     order = np.array([6, 2, 0, 5, 1, 4, 3])
-    shuffled = sample(sampler, [PROMPTS[i] for i in order], row_key=keys(7)[order])
+    shuffled = sample(sampler, [PROMPTS[i] for i in order], row_key=keys(7)[order], temperature=WARMTHS[order])
     same([x[order] for x in expected], shuffled)
     other = Sampler(CONFIG, **SIZES | dict(slots=9, cache_length=40, prompt_buckets=(16,), decode_steps=3))
-    same(expected, sample(other))
+    same(expected, sample(other, temperature=WARMTHS))
     for row in (0, 4):
-        same([x[row : row + 1] for x in expected], sample(sampler, [PROMPTS[row]], row_key=keys(7)[row : row + 1]))
+        alone = sample(sampler, [PROMPTS[row]], row_key=keys(7)[row : row + 1], temperature=WARMTHS[row])
+        same([x[row : row + 1] for x in expected], alone)
 
 
 def test_members_of_a_group_differ_and_repeats_agree(sampler):
@@ -302,14 +304,24 @@ def test_cache_dtype_is_the_one_asked_for():
     assert 0 < gap.max() < 0.05
 
 
-@pytest.mark.parametrize("spread", [dict(data=8, fsdp=1, tensor=1), dict(data=2, fsdp=2, tensor=2)])
+@pytest.mark.parametrize(
+    "spread",
+    [
+        dict(data=8, fsdp=1, tensor=1),
+        dict(data=2, fsdp=2, tensor=2),
+        pytest.param(dict(data=1, fsdp=1, tensor=1), marks=pytest.mark.nightly),
+        dict(data=2, fsdp=1, tensor=1),
+        pytest.param(dict(data=2, fsdp=1, tensor=2), marks=pytest.mark.nightly),
+    ],
+)
 def test_a_mesh_changes_no_token(sampler, config, spread):
-    """Contract 11 over devices: slots over data and fsdp, KV heads over tensor, params sharded; nothing extra compiled."""
+    """Contract 11 over 1, 2, 4 and 8 devices: slots over data and fsdp, KV heads over tensor, params sharded; nothing extra
+    compiled."""
     config.mesh.update(spread)
-    mesh = make_mesh(config.mesh)
+    mesh = make_mesh(config.mesh, jax.devices()[: int(np.prod(list(spread.values())))])
     placed = jax.device_put(PARAMS, shardings(PARAMS, transformer.logical_axes(CONFIG), mesh))
     pool = Sampler(CONFIG, **SIZES | dict(slots=16), mesh=mesh)
-    same(sample(sampler), sample(pool, weights=placed))
+    same(sample(sampler, temperature=WARMTHS), sample(pool, weights=placed, temperature=WARMTHS))
     state = pool.insert(pool.init(), pool.prefill(placed, [[5, 6, 7], [9]]), [0, 1, 1, 0], [6, 1, 7, 15])
     suffixes = {6: [1, 2, 3, 4], 1: [5], 7: [8, 9, 10, 11, 12, 13, 14]}  # two rows of one shard, one with two pieces
     state = pool.append(placed, state, suffixes)

@@ -4,7 +4,10 @@
 
 Weights: `hf download Qwen/Qwen2.5-7B-Instruct --local-dir models/Qwen2.5-7B-Instruct`.
 Needs two OpenAI-compatible servers (launch/simulator.sh): the simulator and the judge.
-Hardware: 64 TPU v5p chips or 32 GPUs of 80 GB and more, apart from the servers (the paper: 32 x H20).
+Hardware: 64 TPU chips (v5p:4x4x4, v6e:8x8, v5e:8x8) or 32 GPUs of 80 GB and more, apart from the servers (the paper: 32 x H20).
+HBM a TPU chip, compiled but never run (bench/RESULTS.md, "Pods"; python -m slca.aot --config=configs/7b.py --topology=v5p:4x4x4):
+the update 10.1 GiB of 95.7 on v5p, 10.0 of 31.3 on v6e, 12.6 of 15.75 on v5e; slots of full length that fit: 2,976, 640, 192. The
+512 of this file need v5p or v6e: on v5e set --config.rollout.slots=192.
 Numbers from the paper: 31,818 rows, 128 prompts x 16 rollouts, 4 optimiser steps a rollout batch, one epoch = 248 steps,
 lr 1e-6, k3 KL 0.001, prompt 24,576 + response 8,192 tokens. The defaults here keep the project's safe behaviour;
 `:slca_paper` reproduces the published one.

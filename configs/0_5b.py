@@ -3,7 +3,8 @@
     python -m slca.main --config=configs/0_5b.py
 
 Weights: `hf download Qwen/Qwen2.5-0.5B-Instruct --local-dir models/Qwen2.5-0.5B-Instruct`.
-Hardware: one GPU of 40 GB and more, or a TPU v5e-4; hours: not measured here.
+Hardware: one GPU of 40 GB and more, or four TPU v5e chips (compiled, not run: the update 8.7 GiB of 15.75 a chip, 464 slots fit, bench/RESULTS.md,
+"Pods"); hours: not measured here.
 """
 
 from configs import default

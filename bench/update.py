@@ -99,15 +99,15 @@ def in_turns(contenders: dict[str, Callable[[], float]], rounds: int) -> dict[st
     return found
 
 
-def matmuls(rounds: int = 5) -> None:
+def matmuls(rounds: int = 3) -> None:
     print(
         "| parameters | rows x tokens | update, s | its products alone, s | share | GFLOP/s of the update |\n|---|---|---|---|---|---|"
     )
     for name, sizes in SIZES.items():
         config = default.get_config()
-        config.train.update(micro_rows=4, row_lengths=(512,))
+        config.train.update(micro_rows=2, row_lengths=(512,))
         learner = Learner(config, sizes)
-        batch = learner.pack([512] * 8)
+        batch = learner.pack([512] * 4)
         found = products(lambda state, batch, u=learner.update: u(state, batch), learner.state, batch)
         learner.step(batch)
         took, alone = [], []
@@ -121,8 +121,8 @@ def matmuls(rounds: int = 5) -> None:
         )
 
 
-def packing(rounds: int = 7) -> None:
-    lengths = np.clip(np.random.default_rng(0).lognormal(5.0, 0.6, 48), 40, 512).astype(int).tolist()
+def packing(rounds: int = 3) -> None:
+    lengths = np.clip(np.random.default_rng(0).lognormal(5.0, 0.6, 16), 40, 512).astype(int).tolist()
     learners, batches = {}, {}
     for name, packed in (("packed", True), ("padded", False)):
         config = default.get_config()
@@ -131,7 +131,7 @@ def packing(rounds: int = 7) -> None:
         batches[name] = learners[name].pack(lengths)
     took = in_turns({name: lambda n=name: learners[n].step(batches[n]) for name in learners}, rounds)
     ratios = [b / a for a, b in zip(took["packed"], took["padded"], strict=True)]
-    print(f"48 episodes of {min(lengths)} to {max(lengths)} tokens, mean {np.mean(lengths):.0f}, 2 M parameters")
+    print(f"16 episodes of {min(lengths)} to {max(lengths)} tokens, mean {np.mean(lengths):.0f}, 2 M parameters")
     print("| rows | padding | s an update |\n|---|---|---|")
     for name, batch in batches.items():
         padding, computed = padding_share(batch, 2)

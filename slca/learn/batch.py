@@ -56,8 +56,9 @@ def pack(
     groups: keep every group inside one micro-batch and fill `Batch.group` (records with `whole_groups`); group numbers must then
     differ between processes.
 
-    Returns host batches [B, T]: T the one of `train.row_lengths` that holds the longest trained episode with the fewest tokens to
-    compute, B a power of two of micro-batches. Episodes without a trained token (unscored, dead, of a group without spread under
+    Returns host batches [B, T]: T the shortest of `train.row_lengths` that holds the longest trained episode, or one
+    less than twice as long that computes fewer tokens, B a power of two of micro-batches. Episodes without a trained token
+    (unscored, dead, of a group without spread under
     `credit.dead_groups="drop"`, or cut by a length under `loss.mask_truncated`, DAPO's over-long filtering) are left out: they cost nothing and count in no divisor (TRL#6369, #7068).
     Raises ValueError on credit of a wrong shape, non-finite credit or focus of a trained segment, or too long an episode.
     """
@@ -182,7 +183,8 @@ def _mini_batch(
 
 
 def _layout(lengths: Sequence[int], group: Sequence[int] | None, train: Any, data_size: int, gather: Gather) -> Layout:
-    """Rows of one mini-batch: of the row lengths that hold the longest episode, the one with the fewest tokens to compute.
+    """Rows of one mini-batch: the shortest row length that holds the longest episode, or one less than twice as long when that
+    leaves fewer tokens to compute.
 
     Every process takes the shape of the one with the most. group: kept together, None = need not.
     """
@@ -194,8 +196,9 @@ def _layout(lengths: Sequence[int], group: Sequence[int] | None, train: Any, dat
             return layout(lengths, row_length, packed=train.pack)
         return whole_groups(lengths, group, row_length, unit, packed=train.pack)
 
-    # Unpacked rows are shortest best. Groups kept whole do not always fit the shorter rows.
-    choices = [length for length in sorted(train.row_lengths) if length >= least] if train.pack and group is None else [least]
+    # A row twice as long would cost more in attention than it saves. Unpacked rows are shortest best.
+    longer = [length for length in sorted(train.row_lengths) if least < length < 2 * least]
+    choices = [least, *(longer if train.pack and group is None else [])]
     places = [place(length) for length in choices]
     rows = gather(np.asarray([p.rows for p in places])).max(0)
     computed = [-(-int(n) // unit) * unit * length for n, length in zip(rows, choices, strict=True)]

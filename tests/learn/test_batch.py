@@ -258,3 +258,17 @@ def test_pack_sft_learns_each_weighted_token_once(config):  # S5: the tail batch
 def test_pack_sft_refuses_a_learnt_first_token(config):
     with pytest.raises(ValueError, match="example 0"):
         pack_sft([(np.arange(3), np.ones(3))], config)
+
+
+def test_of_similar_row_lengths_the_one_with_the_least_padding(config):
+    """Nine episodes of 20 tokens: rows of 24 hold one each (9 x 24 = 216 tokens), rows of 40 two (5 x 40 = 200). Rows of 64 would
+    hold three (192), but are more than twice as long."""
+    config.train.update(micro_rows=1, row_lengths=(24, 40, 64))
+    nine = [episode(4, [(16, 0)], group=n) for n in range(9)]
+    (batch,) = pack(nine, np.ones((9, 1)), config=config)
+    assert batch.tokens.shape == (8, 40) and padding_share(batch, 1) == (20.0, 200.0)
+    config.train.micro_rows = 4  # whole micro-batches count: 12 x 24 = 288, 8 x 40 = 320
+    (batch,) = pack(nine, np.ones((9, 1)), config=config)
+    assert batch.tokens.shape == (16, 24) and padding_share(batch, 4) == (108.0, 288.0)
+    config.train.update(micro_rows=1, pack=False)  # one a row: the shortest
+    assert pack(nine, np.ones((9, 1)), config=config)[0].tokens.shape == (16, 24)

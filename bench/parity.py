@@ -37,7 +37,7 @@ TEXTS = (
     "def fibonacci(n):\n    if n < 2:\n        return n\n    return",
     "Größe, 世界 and 😀: words of many scripts.\n\nQuestion: What is 17 plus 25? Answer:",
 )
-LONG = "Once there was a small town by the sea, where every morning the fishermen went out with their boats. " * 40
+LONG = "Once there was a small town by the sea, where every morning the fishermen went out with their boats. " * 28
 
 
 class Row(NamedTuple):
@@ -151,7 +151,9 @@ def main(names: list[str]) -> int:
     for name in names or list(SETS):
         for case in SETS[name]():
             found.append(compare(*case))
+            print(found[-1], flush=True)
             back.append(there_and_back(*case[:5]))
+            print(back[-1], flush=True)
     packages = ("jax", "torch", "transformers", "gguf", "safetensors")
     print(f"\nPython {platform.python_version()}, " + ", ".join(f"{p} {version(p)}" for p in packages), "\n")
     print(

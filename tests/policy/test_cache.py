@@ -1,7 +1,11 @@
+import pathlib
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+import slca
 from slca.policy import cache
 from tests.policy.models import FAMILIES
 
@@ -36,3 +40,15 @@ def test_prefill_layout_and_gather():
     np.testing.assert_array_equal(kv[1].values[2, 1, 4], -keys[1, 2, 4, 1])
     picked = cache.gather(kv, jnp.array([2, 0, 2]))
     np.testing.assert_array_equal(picked[0].keys, kv[0].keys[jnp.array([2, 0, 2])])
+
+
+def test_no_array_starts_undefined():
+    """S10: from jax 0.11 on `jnp.empty` is no longer zeros; caches and masks are made with `zeros`."""
+    source = pathlib.Path(slca.__path__[0])
+    assert not [
+        str(file) for file in source.rglob("*.py") if re.search(r"\b(jnp|lax)\.empty", file.read_text(encoding="utf-8"))
+    ]
+
+
+def test_an_empty_cache_is_zero():
+    assert all(not leaf.any() for leaf in jax.tree.leaves(cache.init(CONFIG, 2, 5, "float32")))

@@ -82,10 +82,10 @@ def test_several_processes_share_every_mini_batch():
     config = default.get_config()
     config.train.mini_batches = 4
     validate(config, processes=4)
-    with pytest.raises(ConfigError, match=r"rollout.prompts=16: 8 processes with train.mini_batches=4 need a multiple of 32"):
+    with pytest.raises(ConfigError, match=r"rollout\.prompts=16: 8 processes with train\.mini_batches=4 need a multiple of 32"):
         validate(config, processes=8)
     config.credit.norm = "batch_std"
-    with pytest.raises(ConfigError, match="credit.norm=batch_std"):
+    with pytest.raises(ConfigError, match=r"credit\.norm=batch_std"):
         validate(config, processes=2)
 
 

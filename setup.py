@@ -19,7 +19,7 @@ EXTRAS = {
     "browser": ["selenium"],  # drives the viewer in chromium (tests/report/test_browser.py)
     "tensorboard": ["tensorboardX"],
     "wandb": ["wandb"],
-    "parity": ["torch"],
+    "parity": ["torch", "accelerate", "gguf"],  # transformers reads GGUF through accelerate
     "test": [*TEST, "gguf"],
     "dev": [*TEST, "gguf", "ruff", "mypy"],
 }

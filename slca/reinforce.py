@@ -169,7 +169,8 @@ def make_collect(
         seconds = time.monotonic() - began
         with phase("reward"):
             rollouts = reward(params, episodes, number)
-        values = named("engine", stats) | {"time/rollout": seconds}
+        compiled = {"sys/compiles_rollout": stats.pop("compiles", 0.0)}  # of this process: a resumed run compiles again
+        values = named("engine", stats) | compiled | {"time/rollout": seconds}
         if config.rollout.resample:
             credit_of = parts.algorithm.credit
             episodes, rollouts, counts = resample(episodes, rollouts, attempt, credit_of, config.rollout.resample)

@@ -78,6 +78,13 @@ def test_nothing_waits_longer_than_the_watchdog():
     validate(config)
 
 
+@pytest.mark.parametrize("field", ["summary", "checker", "roles"])
+def test_the_defaults_of_a_judge_fit_those_of_the_watchdog(field):
+    config = default.get_config()
+    config.reward[field], config.reward.judge_url, config.reward.judge_model = "judge", "http://127.0.0.1:1/v1", "judge"
+    validate(config)
+
+
 def test_several_processes_share_every_mini_batch():
     config = default.get_config()
     config.train.mini_batches = 4

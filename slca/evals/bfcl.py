@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slca.evals.graders import BFCL, GraderError, run
+from slca.evals.graders import BFCL, GraderError, command_arguments, failed, run
 
 if TYPE_CHECKING:
     from slca.evals.bfcl_generate import Answer, Worker
@@ -89,11 +89,7 @@ def arguments() -> argparse.ArgumentParser:
     how.add_argument("--max-tokens", type=int, default=512, metavar="N", help="tokens of a reply")
     how.add_argument("--context", type=int, default=4096, metavar="N", help="prompt and reply, tokens (at most the model's)")
     how.add_argument("--slots", type=int, default=16, metavar="N", help="rows decoded together, or requests in flight")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default runs/bfcl-<time>")
-    parser.add_argument(
-        "--venv", default="", metavar="DIR", help=f"the grader's environment (default ${BFCL.variable} or the cache)"
-    )
-    parser.add_argument("--setup", action="store_true", help="make the grader's environment and stop")
+    command_arguments(parser, BFCL)
     return parser
 
 
@@ -107,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check(parser, options)
         python = BFCL.python(options.venv)
     except GraderError as error:
-        return _say(error, 2)
+        return failed(BFCL, error, 2)
     from slca.evals.bfcl_generate import Worker
     from slca.sgls.endpoint import EndpointError
 
@@ -117,16 +113,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         with Worker(python, out.resolve(), lambda text: print(text, file=sys.stderr)) as worker:
             found = evaluate(options, python, out.resolve(), worker)
     except (ValueError, OSError, ImportError) as error:
-        return _say(error, 2)
+        return failed(BFCL, error, 2)
     except (GraderError, EndpointError, RuntimeError) as error:
-        return _say(error, 1)
+        return failed(BFCL, error, 1)
     report(found, options, out)
     return 0
-
-
-def _say(error: BaseException, code: int) -> int:
-    print(f"slca.evals.bfcl: {error}", file=sys.stderr)
-    return code
 
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:

@@ -8,6 +8,7 @@ No file of a package is changed. A worker script of ours runs under the package'
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -95,6 +96,20 @@ def run(command: list[str], extra: Mapping[str, str], log: Path, timeout: float)
     if code:
         tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:])
         raise GraderError(f"the grader ended with exit code {code}; the whole output is in {log}\n{tail}")
+
+
+def command_arguments(parser: argparse.ArgumentParser, grader: Grader) -> None:
+    """What the commands of all graders take."""
+    parser.add_argument("--out", type=Path, metavar="DIR", help=f"default runs/{grader.name}-<time>")
+    where = f"the grader's environment (default ${grader.variable} or the cache)"
+    parser.add_argument("--venv", default="", metavar="DIR", help=where)
+    parser.add_argument("--setup", action="store_true", help="make the grader's environment and stop")
+
+
+def failed(grader: Grader, error: BaseException, code: int) -> int:
+    """Say what is wrong; returns the exit code."""
+    print(f"slca.evals.{grader.name}: {error}", file=sys.stderr)
+    return code
 
 
 BFCL = Grader(

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slca.evals.graders import TAU2, GraderError, run
+from slca.evals.graders import TAU2, GraderError, command_arguments, failed, run
 
 WORKER = Path(__file__).with_name("tau2_worker.py")
 DOMAINS = ("telecom", "airline", "retail", "mock")
@@ -91,11 +91,7 @@ def arguments() -> argparse.ArgumentParser:
     how.add_argument("--slots", type=int, default=4, metavar="N", help="conversations at once (an oracle takes one)")
     how.add_argument("--seed", type=int, default=300)
     how.add_argument("--timeout", type=float, default=24 * 3600.0, metavar="S", help="seconds of the whole run")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default runs/tau2-<time>")
-    parser.add_argument(
-        "--venv", default="", metavar="DIR", help=f"the runner's environment (default ${TAU2.variable} or the cache)"
-    )
-    parser.add_argument("--setup", action="store_true", help="make the runner's environment and stop")
+    command_arguments(parser, TAU2)
     return parser
 
 
@@ -109,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check(parser, options)
         python = TAU2.python(options.venv)
     except GraderError as error:
-        return _say(error, 2)
+        return failed(TAU2, error, 2)
     out = (options.out or Path("runs") / f"tau2-{time.strftime('%Y%m%d-%H%M%S')}").resolve()
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -120,16 +116,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             run(command(python, options, servers, out), OFFLINE, out / "run.log", options.timeout)
         found = outcomes(out / "simulations.json", out / "run.log")
     except (ValueError, ImportError, OSError) as error:
-        return _say(error, 2)
+        return failed(TAU2, error, 2)
     except (GraderError, RuntimeError) as error:
-        return _say(error, 1)
+        return failed(TAU2, error, 1)
     report(found, tasks, options, out)
     return 0
-
-
-def _say(error: BaseException, code: int) -> int:
-    print(f"slca.evals.tau2: {error}", file=sys.stderr)
-    return code
 
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:

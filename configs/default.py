@@ -16,7 +16,7 @@ def get_config(arg: str = "slca") -> ConfigDict:
     c.run.seed = 0  # every random draw of a run descends from it
     c.run.compile_cache = True  # keep compiled programs on disk between runs
     c.run.profile_step = -1  # RL step to trace with the JAX profiler; -1 = none
-    c.run.watchdog_seconds = 2400.0  # without movement, after which a process dumps stacks and exits; above every timeout; 0 = never
+    c.run.watchdog_seconds = 2400.0  # without movement, after which a process dumps its stacks and exits; 0 = never
 
     t = c.tasks = ConfigDict()
     t.source = "synth"  # synth | botocore | jsonl:FILE | tfds:DIR

@@ -242,7 +242,7 @@ def step_folder(path: str | os.PathLike[str]) -> Path:
     if path.name.isdigit() and (path / "params").is_dir():
         return path
     parent = path / FOLDER if (path / FOLDER).is_dir() else path
-    steps = [int(p.name) for p in parent.iterdir() if p.name.isdigit()] if parent.is_dir() else []
+    steps = [int(p.name) for p in parent.iterdir() if p.name.isdecimal() and p.is_dir()] if parent.is_dir() else []
     if not steps:
         raise FileNotFoundError(f"no checkpoint in {path}: expected a workdir, its {FOLDER}/ folder or a step folder")
     return parent / str(max(steps))

@@ -57,8 +57,10 @@ def check_free(folder: Path) -> None:
 
 def _generation(policy: Policy, stops: tuple[int, ...]) -> dict[str, Any]:
     """What the model came with, and every id that ends a turn: a sampler that knows one of them only runs on."""
+    from slca.chat.folder_json import read_object
+
     file = Path(policy.tokenizer.name) / "generation_config.json"
-    before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"do_sample": True}
+    before = read_object(file) if file.is_file() else {"do_sample": True}
     return before | {"eos_token_id": list(stops), "pad_token_id": int(policy.tokenizer.pad_id)}
 
 

@@ -6,7 +6,6 @@ Serving, evaluating and exporting all start here, so that each reads whatever `-
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from ml_collections import ConfigDict
 from configs.default import get_config
 from slca.assemble import architecture, base_params
 from slca.chat import tokenizer as tokenizers
+from slca.chat.folder_json import read_object
 from slca.chat.parse import WIRES
 from slca.chat.template import Template
 from slca.checkpoint import FOLDER, load_params, read_run, step_folder
@@ -113,8 +113,8 @@ def _is_hf(path: Path) -> bool:
     if any(path.glob("*.safetensors")):
         return True
     try:
-        return "model_type" in json.loads((path / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return "model_type" in read_object(path / "config.json")
+    except ValueError:
         return False
 
 
@@ -129,12 +129,20 @@ def _hf_config(name: str, chat: dict[str, Any]) -> ConfigDict:
     config = get_config()
     config.model.source = config.chat.tokenizer = name
     config.chat.history = "append"
-    file = Path(name) / CHAT_FILE
-    recorded = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    recorded = _recorded(Path(name) / CHAT_FILE, config.chat)
     config.chat.update({**recorded, **chat})
     if "wire" not in recorded and "wire" not in chat:
         config.chat.wire = _wire(config)
     return config
+
+
+def _recorded(file: Path, like: Mapping[str, Any]) -> dict[str, Any]:
+    """What an export recorded of its `chat` section; fields that this version does not know are left out. Raises ValueError."""
+    found = {name: value for name, value in (read_object(file) if file.is_file() else {}).items() if name in like}
+    for name, value in found.items():
+        if type(value) is not type(like[name]):
+            raise ValueError(f"{file}: {name}={value!r:.80}: must be a {type(like[name]).__name__}")
+    return found
 
 
 def _wire(config: ConfigDict) -> str:
@@ -169,8 +177,8 @@ def run_params(folder: Path, config: Any, model: ModelConfig, mesh: Any = None) 
     places = None if mesh is None else lora.trainable(shardings(shapes, transformer.logical_axes(model), mesh))
     try:
         params = load_params(folder, places)
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{folder}: {' '.join(str(error).split())[:300]}") from error
+    except Exception as error:  # Orbax and TensorStore raise whatever met them on a damaged folder
+        raise ValueError(f"{folder} is damaged ({type(error).__name__}: {' '.join(str(error).split())[:200]})") from error
     if jax.tree.map(lambda x: x.shape, params) != jax.tree.map(lambda x: x.shape, lora.trainable(shapes)):
         raise ValueError(f"{folder} holds a model of another shape than its config says: was model.source replaced since?")
     if model.lora is None:

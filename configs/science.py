@@ -26,13 +26,13 @@ def get_config(arg: str = "slca"):
     c.eval.tasks = 128
     c.report.gradient_every, c.report.episodes_every = 10, 50
     for condition in conditions:
-        key, _, value = condition.partition("=")
+        key = condition.partition("=")[0]
         if key == "noise":
-            c.reward.summary_noise = float(value)
+            c.reward.summary_noise = _number(float, condition)
         elif key == "rho":
-            c.reward.summary_noise_rho = float(value)
+            c.reward.summary_noise_rho = _number(float, condition)
         elif key == "steps":
-            c.train.steps = int(value)
+            c.train.steps = _number(int, condition)
         elif key == "sparse":
             c.reward.execution = "solved"
         elif key == "no_hierr":
@@ -40,3 +40,11 @@ def get_config(arg: str = "slca"):
         else:
             raise ValueError(f"configs/science.py: unknown condition {condition!r}; known: {CONDITIONS}")
     return c
+
+
+def _number(kind, condition):
+    """The number behind `=`. Raises ValueError that names the condition."""
+    try:
+        return kind(condition.partition("=")[2])
+    except ValueError:
+        raise ValueError(f"configs/science.py: {condition!r}: a number is needed; known: {CONDITIONS}") from None

@@ -103,7 +103,8 @@ def parse(argv: list[str]) -> list[str]:
     except (AttributeError, KeyError) as error:
         print(f"slca.main: no such config field: {error}; see configs/default.py", file=sys.stderr)
     except Exception as error:  # a config file is Python: anything may come out of it
-        print(f"slca.main: {type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
+        lines = str(error).splitlines()  # a traceback through absl, between the flag and what was wrong
+        print(f"slca.main: {type(error).__name__}: {' '.join(dict.fromkeys((lines[0], lines[-1])))}", file=sys.stderr)
     sys.exit(2)
 
 

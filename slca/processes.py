@@ -53,12 +53,23 @@ def start(coordinator: str | None = None, process_id: int | None = None, num_pro
         return True
     if missing:
         raise Refused(f"--{', --'.join(missing)}: needed as well, to run as one of several processes")
-    if not 0 <= int(given["process_id"]) < int(given["num_processes"]):
-        raise Refused(f"--process_id={given['process_id']}: counts from 0 to --num_processes={given['num_processes']} minus 1")
-    if int(given["num_processes"]) == 1:
+    address, me, n = str(given["coordinator"]), _whole("process_id", given), _whole("num_processes", given)
+    if not 0 <= me < n:
+        raise Refused(f"--process_id={me}: counts from 0 to --num_processes={n} minus 1")
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise Refused(f"--coordinator={address}: expected HOST:PORT of process 0, for instance 10.0.0.1:1234")
+    if n == 1:
         return False
-    jax.distributed.initialize(given["coordinator"], int(given["num_processes"]), int(given["process_id"]))
+    jax.distributed.initialize(address, n, me)
     return True
+
+
+def _whole(name: str, given: Mapping[str, Any]) -> int:
+    try:
+        return int(given[name])
+    except ValueError:
+        raise Refused(f"--{name} (SLCA_{name.upper()})={given[name]!r}: a whole number is needed") from None
 
 
 def count() -> int:

@@ -29,6 +29,7 @@ def test_help_is_quick_and_says_the_exit_codes():
         (("--config=configs/tiny.py", "--config.train.stepz=3"), "stepz"),
         (("--config=configs/tiny.py", "--config.train.steps=many"), "many"),
         (("--config=configs/tiny.py", "--nope"), "nope"),
+        (("--config=configs/science.py:slca,noise=much",), "noise=much"),
         (("--config=configs/tiny.py", "word"), "word"),
         (("--config=configs/tiny.py:slac", "--workdir=unused"), "credit.algorithm"),
         (("--config=configs/tiny.py", "--config.rollout.group=1", "--workdir=unused"), "rollout.group=1"),

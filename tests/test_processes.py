@@ -205,6 +205,13 @@ def test_half_given_numbers_are_refused(monkeypatch):
         processes.start("127.0.0.1:1")
     with pytest.raises(processes.Refused, match="--process_id=2: counts from 0"):
         processes.start("127.0.0.1:1", 2, 2)
+    for address in ("nonsense", ":1", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:99999", "127.0.0.1:x"):
+        with pytest.raises(processes.Refused, match="expected HOST:PORT of process 0"):
+            processes.start(address, 0, 2)
+    monkeypatch.setenv("SLCA_PROCESS_ID", "x")
+    with pytest.raises(processes.Refused, match=r"SLCA_PROCESS_ID.*='x': a whole number"):
+        processes.start("127.0.0.1:1", None, 2)
+    monkeypatch.delenv("SLCA_PROCESS_ID")
     assert not processes.start("127.0.0.1:1", 0, 1)  # one process needs nobody
     assert not processes.start()
 

@@ -16,6 +16,7 @@ command, the config or the topology is wrong.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from typing import Any
@@ -64,6 +65,10 @@ def _check(argv: list[str]) -> None:
         CONFIG.value.to_dict()
     except OSError as error:  # absl keeps the failure to load and raises it at the first look
         raise UsageError(f"--config: {' '.join(str(error).split())}") from error
+    if not ONLY.value:
+        raise UsageError(f"--programs is empty; choose of {','.join(PROGRAMS)}")
+    if not 0 <= HBM.value < math.inf:
+        raise UsageError(f"--hbm={HBM.value}: GiB of a chip, above 0 (0: the table's)")
     if unknown := set(ONLY.value) - set(PROGRAMS):
         raise UsageError(f"--programs: no {', '.join(sorted(unknown))}; choose of {','.join(PROGRAMS)}")
     if SLOTS.value not in (None, "search") and not (SLOTS.value.isdecimal() and int(SLOTS.value)):
@@ -106,7 +111,8 @@ def parse(argv: list[str]) -> list[str]:
     except (AttributeError, KeyError) as error:
         print(f"slca.aot: no such config field: {error}; see configs/default.py", file=sys.stderr)
     except Exception as error:  # a config file is Python: anything may come out of it
-        print(f"slca.aot: {type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
+        lines = str(error).splitlines()  # a traceback through absl, between the flag and what was wrong
+        print(f"slca.aot: {type(error).__name__}: {' '.join(dict.fromkeys((lines[0], lines[-1])))}", file=sys.stderr)
     sys.exit(2)
 
 

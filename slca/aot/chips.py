@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 GIB = 2**30
+MOST_PARTS = 4096  # of a CPU that compiles for a machine of many
 
 
 class Chip(NamedTuple):
@@ -41,7 +42,7 @@ def prepare(topology: str) -> None:
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # or it asks a cloud's metadata server what machine this is
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # nothing here takes a TPU
     number = topology.removeprefix("cpu:")
-    if number != topology and number.isdecimal():
+    if number != topology and number.isdecimal() and 0 < int(number) <= MOST_PARTS:
         jax.config.update("jax_num_cpu_devices", int(number))
 
 
@@ -87,8 +88,8 @@ def target(topology: str) -> Target:
 
 def _cpu(topology: str) -> Target:
     number = topology.removeprefix("cpu:")
-    if not number.isdecimal() or int(number) < 1:
-        raise TopologyError(f"--topology={topology}: expected cpu:N with N devices, for instance cpu:8")
+    if not number.isdecimal() or not 0 < int(number) <= MOST_PARTS:
+        raise TopologyError(f"--topology={topology}: expected cpu:N with N devices (1 to {MOST_PARTS}), for instance cpu:8")
     found = jax.devices("cpu")
     if len(found) < int(number):
         raise TopologyError(f"--topology={topology}: JAX was started with {len(found)} CPU devices (jax_num_cpu_devices)")

@@ -33,7 +33,11 @@ def shapes(config: Any, target: Target) -> Shapes:
     except ValueError as error:
         raise ConfigError(f"{error}; set --mesh=DATAxFSDPxTENSOR") from error
     here: Any = own_mesh(mesh, target.host) if target.hosts > 1 else mesh
-    return programs.shapes(config, model_of(config), mesh, here, target.hosts)
+    try:
+        model = model_of(config)
+    except (ValueError, OSError) as error:  # the files that the config names
+        raise ConfigError(str(error)) from error
+    return programs.shapes(config, model, mesh, here, target.hosts)
 
 
 def model_of(config: Any) -> ModelConfig:

@@ -7,71 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from slca.bounds import CHOICES, LENGTHS, NOT_NEGATIVE, POSITIVE, RANGES, SHARES
 from slca.policy.config import LORA_TARGETS
-
-CHOICES = {
-    "chat.wire": ("hermes", "llama_json", "llama_python"),
-    "chat.history": ("template", "append"),
-    "model.family": ("qwen2", "qwen3", "llama", "gemma3"),
-    "model.dtype": ("float32", "bfloat16"),
-    "model.attention": ("auto", "xla", "blockwise", "splash", "cudnn"),
-    "model.remat": ("none", "block", "dots"),
-    "rollout.cache_dtype": ("float32", "bfloat16"),
-    "sgls.backend": ("scripted", "jax", "openai"),
-    "reward.combine": ("additive", "gated", "multiplicative"),
-    "reward.matching": ("greedy", "hungarian"),
-    "reward.value_eq": ("loose", "strict", "typed"),
-    "reward.parallel": ("first_step", "all_steps"),
-    "reward.blocks": ("turn", "tag"),
-    "reward.abstain": ("sane", "paper"),
-    "reward.summary": ("rule", "judge"),
-    "reward.judge_failure": ("exclude", "zero"),
-    "reward.checker": ("rule", "judge"),
-    "reward.roles": ("rule", "judge"),
-    "reward.execution": ("hierr", "solved"),
-    "reward.efficiency": ("none", "dup_penalty", "turn_cost"),
-    "credit.segmenter": ("content", "position"),
-    "credit.presence": ("exclude", "floor", "none"),
-    "credit.omission": ("route_summary", "route_all", "subtract"),
-    "credit.omission_test": ("parsed", "tag"),
-    "credit.norm": ("zscore", "center", "rloo", "batch_std"),
-    "credit.dead_groups": ("keep", "drop"),
-    "loss.ratio": ("token", "segment", "sequence"),
-    "loss.policy": ("clip", "cispo"),
-    "loss.aggregation": ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant", "per_segment_mean"),
-    "loss.denominator": ("learnable", "active"),
-    "loss.kl": ("k1", "k2", "k3", "k1+", "k3+"),
-    "loss.correction": ("none", "tis", "mis"),
-    "optim.name": ("adamw", "adafactor", "muon"),
-    "optim.schedule": ("constant", "cosine", "linear"),
-    "sft.optimizer": ("adamw", "adafactor", "muon"),
-    "sft.schedule": ("constant", "cosine", "linear"),
-}
-
-# Fields that count or measure something and must be positive.
-POSITIVE = (
-    "tasks.max_tools", "tasks.train", "chat.tool_result_tokens", "chat.max_calls_per_turn", "model.width", "model.layers",
-    "model.heads", "model.kv_heads", "model.head_dim", "model.ff", "model.max_length", "rollout.prompts", "rollout.max_turns",
-    "rollout.max_turn_tokens", "rollout.max_response_tokens", "rollout.max_prompt_tokens", "rollout.slots", "rollout.decode_steps",
-    "rollout.tool_threads", "rollout.tool_timeout", "credit.std_floor", "train.mu", "train.mini_batches", "train.micro_rows",
-    "train.logprob_bytes", "eval.tasks", "model.lora.alpha", "checkpoint.keep", "sft.batch_rows", "sft.row_length",
-)  # fmt: skip
-NOT_NEGATIVE = (
-    "run.watchdog_seconds",
-    "train.steps", "sft.steps", "optim.warmup", "eval.every", "checkpoint.every", "checkpoint.sft_every", "loss.kl_coef",
-    "reward.kl_coef", "reward.overlong_penalty", "reward.summary_noise", "rollout.resample", "report.gradient_every", "optim.clip_norm",
-    "optim.weight_decay", "sft.weight_decay", "model.lora.rank", "loss.dual_clip", "rollout.max_calls",
-)  # fmt: skip
-LENGTHS = ("rollout.prompt_buckets", "rollout.suffix_buckets", "train.row_lengths")
-RANGES = {
-    "optim.b1": (0, 1), "optim.b2": (0, 1), "optim.eps": (0, 1), "loss.clip_low": (0, 1), "loss.clip_high": (0, 1e6),
-    "loss.constant": (0, 1e9), "loss.correction_cap": (0, 1e6), "credit.ddof": (0, 2), "credit.eps": (0, 1),
-    "run.seed": (0, 2**31), "eval.seed": (0, 2**31), "reward.judge_retries": (0, 100), "reward.judge_concurrency": (1, 10_000),
-    "report.episodes_every": (0, 10**9), "rollout.max_malformed": (0, 10**9), "rollout.max_repeats": (0, 10**9),
-    "chat.tool_result_tokens": (32, 10**7), "model.vocab": (0, 10**8), "model.rope_theta": (1, 1e12),
-    "reward.summary_noise_rho": (-1, 1),
-}  # fmt: skip
-SHARES = ("tasks.made_up", "sft.noise", "sft.warmup", "reward.overlong_share")
 
 
 class ConfigError(ValueError):
@@ -121,8 +58,13 @@ def _numbers(c: Any, prefix: str = "") -> list[str]:
         lengths = tuple(field(c, path))
         if not lengths or not all(isinstance(n, int) and n > 0 for n in lengths):
             out.append(f"{path}={lengths}: needs one or more lengths in tokens, whole numbers above 0")
-    if not all(isinstance(t, int | float) and t >= 0 for t in c.eval.temperatures):
-        out.append(f"eval.temperatures={tuple(c.eval.temperatures)}: numbers from 0 (greedy) up")
+    if not all(isinstance(t, int | float) and (t == 0 or 1e-3 <= t < 1e3) for t in c.eval.temperatures):
+        out.append(f"eval.temperatures={tuple(c.eval.temperatures)}: 0 (greedy), or numbers from 0.001 up to below 1000")
+    for path in ("tasks.domains", "tasks.kinds", "eval.splits", "model.lora.targets"):
+        if not all(isinstance(name, str) for name in field(c, path)) or len(set(field(c, path))) < len(field(c, path)):
+            out.append(f"{path}={tuple(field(c, path))}: names, each of them once")
+    if 0 < c.loss.dual_clip <= 1 or c.loss.dual_clip < 0:
+        out.append(f"loss.dual_clip={c.loss.dual_clip}: a bound above 1, or 0 (off)")
     for path, (low, high) in RANGES.items():
         if not low <= field(c, path) < high:
             out.append(f"{path}={field(c, path)}: must lie in [{low}, {high})")
@@ -211,7 +153,7 @@ def _model(c: Any) -> list[str]:
             continue
         folder = Path(name)
         what = "weights" if weights else "tokenizer"
-        if not folder.is_dir():
+        if not _is_folder(folder):
             out.append(
                 f"{path}={name}: no such folder; put the model's {what} there first (a Hugging Face folder, for instance "
                 f"`hf download Qwen/{folder.name} --local-dir {name}`), or point --config.{path} at one"
@@ -221,6 +163,13 @@ def _model(c: Any) -> list[str]:
         elif path == "checkpoint.init" and not (_holds_weights(folder) or _holds_checkpoint(folder)):
             out.append(f"{path}={name}: the folder holds neither a run's checkpoints nor config.json with *.safetensors")
     return out
+
+
+def _is_folder(folder: Path) -> bool:
+    try:
+        return folder.is_dir()
+    except OSError:  # a name too long for the system
+        return False
 
 
 def _holds_weights(folder: Path) -> bool:
@@ -299,7 +248,7 @@ def _simulators_model(c: Any) -> list[str]:
         out.append("sgls.backend=jax: replies are held to their schemas by llguidance: pip install 'slca[grammar]'")
     if g.model and not g.model.startswith("gguf:"):
         folder = Path(g.model)
-        if not folder.is_dir() or not (_holds_weights(folder) or _holds_checkpoint(folder)):
+        if not _is_folder(folder) or not (_holds_weights(folder) or _holds_checkpoint(folder)):
             out.append(f"sgls.model={g.model}: neither a run, a step folder nor a Hugging Face folder with *.safetensors")
     longest = g.max_prompt_tokens + g.max_tokens
     if not g.model and c.model.source == "random" and longest > c.model.max_length:

@@ -56,6 +56,21 @@ def test_default_is_valid(config):
         ("train.row_lengths", (64,)),
         ("rollout.prompt_buckets", (64,)),
         ("mesh.data", 0),
+        ("model.source", "a" * 5000),
+        ("tasks.domains", (1,)),
+        ("tasks.kinds", ("single", "single")),
+        ("eval.splits", (None,)),
+        ("eval.temperatures", (1e-300,)),
+        ("rollout.temperature", 1e-300),
+        ("optim.eps", 0.0),
+        ("loss.dual_clip", 0.5),
+        ("loss.correction_cap", 0.0),
+        ("reward.judge_timeout", -1.0),
+        ("reward.omission_penalty", 0.5),
+        ("reward.summary_noise", 1e300),
+        ("reward.process_weight", -1.0),
+        ("reward.efficiency_cost", -0.1),
+        ("credit.tool_weight", -1.0),
     ],
 )
 def test_each_fault_names_its_field(path, value):
@@ -168,3 +183,10 @@ def test_sequence_ratio_breaks_the_lock():
 
 def test_field_walks_a_path(config):
     assert field(config, "sgls.faults.rate") == 0.0
+
+
+def test_adapters_of_a_matrix_are_named_once():
+    config = default.get_config()
+    config.model.lora.rank, config.model.lora.targets = 4, ("q", "q")  # merged, they would count twice
+    with pytest.raises(ConfigError, match=r"model\.lora\.targets=.*once"):
+        validate(config)

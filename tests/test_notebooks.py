@@ -46,7 +46,7 @@ def executed(name, folder, monkeypatch, **environ):
     pytest.importorskip("ipykernel", reason="no ipykernel: the notebooks are not run")
     import nbformat
 
-    for key, value in {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environ}.items():
+    for key, value in {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "XLA_FLAGS": "", **environ}.items():
         monkeypatch.setenv(key, value)
     notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
     nbclient.NotebookClient(

@@ -224,6 +224,11 @@ CUT = textwrap.dedent("""
 """).split()
 
 
+def one_device():
+    """The environment of a user on one CPU; that of the tests has eight devices."""
+    return {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+
+
 @pytest.mark.nightly
 def test_training_and_what_follows_it_cut_down_to_a_step(folder):
     """The commands on configs/tiny.py that need no server, then every command on their checkpoint that needs no grader."""
@@ -232,12 +237,12 @@ def test_training_and_what_follows_it_cut_down_to_a_step(folder):
     exec(compile(blocks(README, "python")[0], "README.md", "exec"), {"__name__": "readme"})
     for command, remark in commands(README):
         if rule(command) == "training" and "tiny.py" in command and "needs" not in remark:
-            done = subprocess.run([*python(command), *CUT], capture_output=True, text=True, timeout=900)
+            done = subprocess.run([*python(command), *CUT], capture_output=True, text=True, timeout=900, env=one_device())
             assert done.returncode == 0 and "report: " in done.stdout, done.stderr[-2000:]
     for command, _ in commands(README):
         if rule(command) == "checkpoint" and re.search(r"slca\.(export|evals\.indomain)", command):
             cut = ["--tasks=2"] if "indomain" in command else []
-            done = subprocess.run([*python(command), *cut], capture_output=True, text=True, timeout=900)
+            done = subprocess.run([*python(command), *cut], capture_output=True, text=True, timeout=900, env=one_device())
             assert done.returncode == 0, done.stderr[-2000:]
     (serve,) = (command for command, _ in commands(README) if "slca.serve" in command)
     served(python(serve.replace("--port=8000", "--port=0")))
@@ -246,7 +251,7 @@ def test_training_and_what_follows_it_cut_down_to_a_step(folder):
 def served(words):
     """Start the server on a free port, ask for its models, stop it."""
     pytest.importorskip("fastapi", reason="no fastapi (extra [serve]): the server of the README is not started")
-    environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    environ = {**one_device(), "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ) as server:
         try:
             line = next(found for found in server.stdout if re.search(r"http://\S+:\d+", found))

@@ -12,6 +12,7 @@ Exit codes: 0 stopped by SIGTERM or SIGINT; 2 the command, the checkpoint or the
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import sys
@@ -64,6 +65,10 @@ def main(argv: list[str] | None = None) -> int:
     key = os.environ.get(options.key_env, "").strip()
     if not is_loopback(options.host) and not key:
         return _refuse(f"--host={options.host}: others can reach this server; put a key into the variable {options.key_env}")
+    if not 0 <= options.port < 2**16:
+        return _refuse(f"--port={options.port}: 0 to 65535")
+    if not math.isfinite(options.timeout):
+        return _refuse(f"--timeout={options.timeout}: seconds, a finite number")
     if wrong := [name for name in ("slots", "connections", "timeout", "max_body") if getattr(options, name) <= 0]:
         return _refuse(f"--{wrong[0].replace('_', '-')} must be positive")
     if wrong := [name for name in ("queue", "context", "max_tokens") if getattr(options, name) < 0]:
@@ -76,7 +81,12 @@ def main(argv: list[str] | None = None) -> int:
     from slca.serve import make_app
 
     app = make_app(engine, name=options.name, key=key, max_body=options.max_body, limits=limits)
-    return run(app, options)
+    code = run(app, options)
+    if engine.alive:  # inside XLA, where the end of the interpreter would abort the process
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 def build(options: argparse.Namespace) -> SlotEngine:
@@ -99,7 +109,7 @@ def build(options: argparse.Namespace) -> SlotEngine:
         cache_dtype=options.dtype or policy.config.rollout.cache_dtype, constrained=available(),
     )  # fmt: skip
     print(f"cache of {sampler.slots} slots x {context} tokens: {sampler.nbytes() / 2**20:.0f} MiB", flush=True)
-    return SlotEngine(sampler, policy.params, policy.template, waiting=options.queue, warm=not options.cold)
+    return SlotEngine(sampler, policy.params, policy.template, waiting=options.queue, warm=not options.cold, ready=_ready)
 
 
 def buckets(context: int) -> tuple[int, ...]:
@@ -118,13 +128,17 @@ def run(app: Any, options: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn stops in good order, then raises the signal again
         signal.signal(number, lambda *_: None)
 
+    wait = "" if options.cold else " (compiling; requests wait until it says ready)"
+
     class Announced(uvicorn.Server):
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
             for server in getattr(self, "servers", ()):
                 for socket in server.sockets:
                     host, port = socket.getsockname()[:2]
-                    print(f"serving {options.name} at http://{f'[{host}]' if ':' in host else host}:{port}/v1", flush=True)
+                    print(
+                        f"serving {options.name} at http://{f'[{host}]' if ':' in host else host}:{port}/v1{wait}", flush=True
+                    )
 
     server = Announced(
         uvicorn.Config(
@@ -137,6 +151,10 @@ def run(app: Any, options: argparse.Namespace) -> int:
     except SystemExit as error:  # uvicorn's way of saying that it could not bind
         return int(bool(error.code))
     return 0 if server.started else 1
+
+
+def _ready() -> None:
+    print("ready", flush=True)
 
 
 def _refuse(reason: str) -> int:

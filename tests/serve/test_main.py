@@ -14,6 +14,9 @@ from slca.serve.http import is_loopback
     [
         (["--host=0.0.0.0"], "SLCA_SERVE_KEY"), (["--host=::"], "key"), (["--host="], "key"), (["--host=10.0.0.1", "--key-env=NONE"], "NONE"),
         (["--slots=0"], "--slots"), (["--timeout=-1"], "--timeout"), (["--queue=-1"], "--queue"), ([], "no such folder"),
+        (["--port=99999"], "--port=99999"),
+        (["--port=-5"], "--port=-5"),
+        (["--timeout=nan"], "--timeout=nan"),
     ],
 )  # fmt: skip
 def test_refusals(arguments, said, capsys, monkeypatch, tmp_path):

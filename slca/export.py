@@ -41,6 +41,8 @@ def export(policy: Policy, folder: str | os.PathLike[str]) -> Path:
         _json(temporary / "generation_config.json", _generation(policy, stops))
         chat = policy.config.chat.to_dict()
         _json(temporary / "chat.json", {name: value for name, value in chat.items() if name != "tokenizer"})
+        for file in temporary.rglob("*.safetensors"):  # written for the owner alone; the others follow the umask
+            file.chmod((temporary / "config.json").stat().st_mode)
         if folder.exists():
             folder.rmdir()
         temporary.replace(folder)

@@ -118,6 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         policy = policy_of(options.checkpoint)
         config = policy.config
+        config.credit.algorithm = "slca"  # scores do not depend on it, and a record of one's own is not in the table here
         apply(config, options)
         validate(config)
         cells = measure(policy, config, options.trials)
@@ -127,9 +128,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RuntimeError as error:
         print(f"slca.evals.indomain: {error}", file=sys.stderr)
         return 1
-    print(
-        f"{options.checkpoint}{f', step {policy.step}' if policy.step >= 0 else ''}; tasks: {config.tasks.source}, seed {config.eval.seed}"
-    )
+    step = f", step {policy.step}" if policy.step >= 0 else ""
+    print(f"{options.checkpoint}{step}; tasks: {config.tasks.source}, seed {config.eval.seed}")
+    if policy.step < 0:
+        print(
+            "no run, so no config of its tasks here: those of configs/default.py; choose others by --set tasks.…",
+            file=sys.stderr,
+        )
     for one in cells:
         show(one)
     if options.out:

@@ -72,16 +72,25 @@ class SlotEngine:
     """Rows of a policy. `waiting`: requests accepted beyond those that have a slot; the next one is refused (`Full`).
 
     Draws are those of `Sampler.generate` with keys `row_keys(request.seed, 0, 0, request.sample, 0)`: an answer can be made again
-    offline. Starts its thread at once; `health` is `starting` until every program has been compiled.
+    offline. Starts its thread at once; `health` is `starting` until every program has been compiled, then `ready` is called.
     """
 
-    def __init__(self, sampler: Sampler, params: Any, template: Any, *, waiting: int = 256, warm: bool = True):
+    def __init__(
+        self,
+        sampler: Sampler,
+        params: Any,
+        template: Any,
+        *,
+        waiting: int = 256,
+        warm: bool = True,
+        ready: Callable[[], None] = lambda: None,
+    ) -> None:
         self.template, self.sampler = template, sampler
         self.capacity, self.longest_prompt = sampler.capacity, min(sampler.prompt_buckets[-1], sampler.capacity - 1)
         self.limit = sampler.slots + waiting
         self.ends = frozenset(template.stop_ids) | marker_ids(template)
         self.constrained = sampler.constrained
-        self._params, self._warm = params, warm
+        self._params, self._warm, self._ready = params, warm, ready
         self._scheduler: Scheduler | None = None
         self._inbox: queue.SimpleQueue[SlotStream | None] = queue.SimpleQueue()
         self._streams: dict[SlotStream, None] = {}  # in flight, oldest first; the device thread's
@@ -128,16 +137,24 @@ class SlotEngine:
 
     def close(self) -> None:
         with self._lock:
+            compiling = self._state == STARTING  # which nothing can hurry
             self._state = self._state if self._state not in ("", STARTING) else CLOSED
         self.wake()
         if self._thread is not threading.current_thread():
-            self._thread.join(timeout=60)
+            self._thread.join(timeout=1 if compiling else 60)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the device thread still runs: a compilation cannot be stopped."""
+        return self._thread.is_alive()
 
     # ---- the device thread
 
     def _run(self) -> None:
         try:
             self._start()
+            if self._state == "":
+                self._ready()
             while self._state == "":
                 self._take()
                 self._drop()

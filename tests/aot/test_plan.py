@@ -140,7 +140,10 @@ def test_a_mesh_that_the_topology_does_not_hold_is_a_config_error(tiny):
         plan.shapes(tiny, chips.target("cpu:8"))
 
 
-@pytest.mark.parametrize("name, message", [("cpu:x", "expected cpu:N"), ("cpu:9999", "started with 8 CPU devices")])
+@pytest.mark.parametrize(
+    "name, message",
+    [("cpu:x", "expected cpu:N"), ("cpu:9999", "1 to 4096"), ("cpu:999", "started with 8 CPU devices")],
+)
 def test_topologies_that_are_none(name, message):
     with pytest.raises(chips.TopologyError, match=message):
         chips.target(name)

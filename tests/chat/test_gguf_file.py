@@ -22,6 +22,8 @@ def test_the_file_of_a_package(monkeypatch, tmp_path):
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: some-model\nVersion: 1\n")
     (info / "RECORD").write_text("some_model/w.gguf,,\nsome_model/__init__.py,,\n")
+    (tmp_path / "some_model").mkdir()
+    (tmp_path / "some_model" / "w.gguf").touch()  # newer Pythons leave out what is recorded but not there
     monkeypatch.setattr(importlib.metadata, "distribution", lambda name: importlib.metadata.PathDistribution(info))
     assert gguf_file.locate("gguf:some-model") == tmp_path / "some_model" / "w.gguf"
 

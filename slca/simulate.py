@@ -24,9 +24,9 @@ import numpy as np
 
 from slca.policy import transformer
 from slca.policy.config import ModelConfig
-from slca.rollout.constraint import words
-from slca.rollout.sampler import PREFILL_ROWS, Sampler, row_keys
+from slca.rollout.sampler import Sampler
 from slca.rollout.scheduler import DEAD_END, Row, Scheduler
+from slca.rollout.warm import compile_all
 from slca.sgls import grammar
 from slca.sgls.backends import BackendError
 from slca.sgls.local import Generated
@@ -61,7 +61,8 @@ def make_simulator(config: Any, model: ModelConfig, template: Template) -> Simul
         "simulator: %s · cache of %d slots %.0f MiB · programs: %s", name, sampler.slots, sampler.nbytes() / 2**20,
         ", ".join(f"{function}{list(shape)}" for function, shape in frozen.programs),
     )  # fmt: skip
-    frozen.compile()
+    # A compilation inside a call would count against the call's deadline.
+    compile_all(sampler, frozen.weights, template.stop_ids)
     simulator = Simulator.from_config(section, generate=frozen, model=name)
     atexit.register(simulator.close)  # a thread inside XLA must not outlive the interpreter
     return simulator
@@ -121,23 +122,6 @@ class Frozen:
     def close(self) -> None:
         """The batch that is being sampled fails at its next token."""
         self._closing = True
-
-    def compile(self) -> None:
-        """Run every program once: a compilation inside a call would count against the call's deadline."""
-        sampler, slots = self.sampler, self.sampler.slots
-        state, none = sampler.init(), np.zeros(sampler.slots, np.int32)
-        for bucket in sampler.prompt_buckets:
-            for rows in PREFILL_ROWS:
-                caches = sampler.prefill(self.weights, [[0] * bucket] * rows)
-                state = sampler.insert(state, caches, range(min(rows, slots)), range(min(rows, slots)))
-        every = np.full((slots, words(sampler.config.vocab)), -1, np.int32)
-        for live in (1, slots):  # few rows decode a quarter of the slots
-            for allowed in (None, every) if sampler.constrained else (None,):
-                state, *drawn = sampler.decode(
-                    self.weights, state, keys=row_keys(none, 0, none, none, none), temperature=0.0,
-                    stop_ids=self.template.stop_ids, budgets=none + 1, active=np.arange(slots) < live, allowed=allowed,
-                )  # fmt: skip
-                jax.block_until_ready(drawn)
 
     def _submit(
         self, scheduler: Scheduler, messages: list[dict[str, str]], text: str | None, seed: int, max_tokens: int, temperature: float

@@ -22,9 +22,9 @@ from typing import Any
 
 from slca.rollout.sampler import STOP, Sampler
 from slca.rollout.scheduler import DEAD_END, Row, Scheduler
+from slca.rollout.warm import compile_all
 from slca.serve.engine import Failed, Full, Late, Piece, Request
 from slca.serve.run import marker_ids
-from slca.serve.warm import compile_all
 
 log = logging.getLogger(__name__)
 

@@ -1,10 +1,11 @@
-"""Compile every program a sampler has before the first request needs one."""
+"""Compile every program a sampler needs for whole prompts before the first request waits for one: a server's, or a simulator's call."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from slca.rollout.constraint import words
@@ -12,7 +13,7 @@ from slca.rollout.sampler import PREFILL_ROWS, Sampler, row_keys
 
 
 def compile_all(sampler: Sampler, weights: Any, stop_ids: Sequence[int]) -> None:
-    """Run prefill, insert and decode once in each shape that serving meets, on a state of its own."""
+    """Run prefill, insert and decode once in each shape that rows of one turn meet, on a state of its own; waits for the last."""
     state, slots = sampler.init(), sampler.slots
     for bucket in sampler.prompt_buckets:
         for rows in PREFILL_ROWS:
@@ -27,3 +28,4 @@ def compile_all(sampler: Sampler, weights: Any, stop_ids: Sequence[int]) -> None
                 weights, state, keys=row_keys(none, 0, none, none, none), temperature=0.0, stop_ids=stop_ids, budgets=none + 1,
                 active=np.arange(slots) < live, allowed=masks,
             )  # fmt: skip
+    jax.block_until_ready(state)

@@ -23,6 +23,8 @@ from pathlib import Path
 from absl import app, flags
 from ml_collections import config_flags
 
+from slca import command_line
+
 CONFIG = config_flags.DEFINE_config_file("config", None, "config file, with an optional :variant", lock_config=True)
 WORKDIR = flags.DEFINE_string("workdir", None, "run folder; default runs/<config>-<variant>")
 RESUME = flags.DEFINE_bool("resume", True, "continue the run that the workdir holds")
@@ -97,15 +99,8 @@ def main(argv: list[str]) -> int:
 
 
 def parse(argv: list[str]) -> list[str]:
-    """Absl's parser, with one line instead of a traceback for a wrong flag or an unreadable config."""
-    try:
-        return flags.FLAGS(argv)
-    except (AttributeError, KeyError) as error:
-        print(f"slca.main: no such config field: {error}; see configs/default.py", file=sys.stderr)
-    except Exception as error:  # a config file is Python: anything may come out of it
-        lines = str(error).splitlines()  # a traceback through absl, between the flag and what was wrong
-        print(f"slca.main: {type(error).__name__}: {' '.join(dict.fromkeys((lines[0], lines[-1])))}", file=sys.stderr)
-    sys.exit(2)
+    """See `slca.command_line.parse`."""
+    return command_line.parse(argv, "slca.main")
 
 
 if __name__ == "__main__":

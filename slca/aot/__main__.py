@@ -24,6 +24,8 @@ from typing import Any
 from absl import app, flags
 from ml_collections import config_flags
 
+from slca import command_line
+
 PROGRAMS = ("update", "prefill", "insert", "append", "decode", "decode_few")
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "config file, with an optional :variant", lock_config=True)
@@ -105,15 +107,8 @@ def _run() -> int:
 
 
 def parse(argv: list[str]) -> list[str]:
-    """Absl's parser, with one line instead of a traceback for a wrong flag or an unreadable config."""
-    try:
-        return flags.FLAGS(argv)
-    except (AttributeError, KeyError) as error:
-        print(f"slca.aot: no such config field: {error}; see configs/default.py", file=sys.stderr)
-    except Exception as error:  # a config file is Python: anything may come out of it
-        lines = str(error).splitlines()  # a traceback through absl, between the flag and what was wrong
-        print(f"slca.aot: {type(error).__name__}: {' '.join(dict.fromkeys((lines[0], lines[-1])))}", file=sys.stderr)
-    sys.exit(2)
+    """See `slca.command_line.parse`."""
+    return command_line.parse(argv, "slca.aot")
 
 
 if __name__ == "__main__":

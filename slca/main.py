@@ -4,8 +4,8 @@
     python -m slca.main --config=configs/tiny.py:grpo --workdir=runs/g  # another algorithm of the table
     python -m slca.main --config=configs/tiny.py --workdir=runs/short --config.train.steps=20
 
-Flags: --config FILE[:VARIANT] (required), --workdir DIR (default runs/<config>-<variant>), --resume / --noresume
-(default: continue the run that the workdir holds), --allow-config-change (continue although the config differs).
+Flags: --config FILE[:VARIANT] (required), --workdir DIR (default runs/<config>-<variant>), --resume / --noresume (the
+workdir must hold a run, or none; default: continue what it holds), --allow-config-change (continue although the config differs).
 Several processes (the same command on every host, the workdir shared): found by themselves on a TPU pod, SLURM, Open MPI and
 GKE; elsewhere --coordinator HOST:PORT (of process 0) --process_id I --num_processes N, or the variables SLCA_COORDINATOR, ...
 Exit codes: 0 finished, or stopped by SIGTERM with a resumable checkpoint; 1 the run failed; 2 the command or the config is wrong;
@@ -27,7 +27,7 @@ from slca import command_line
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "config file, with an optional :variant", lock_config=True)
 WORKDIR = flags.DEFINE_string("workdir", None, "run folder; default runs/<config>-<variant>")
-RESUME = flags.DEFINE_bool("resume", True, "continue the run that the workdir holds")
+RESUME = flags.DEFINE_bool("resume", None, "the workdir must hold a run to continue; --noresume: it must hold none")
 ALLOW_CHANGE = flags.DEFINE_bool("allow-config-change", False, "continue although the config differs from the stored one")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # nothing that a traceback would help with
 COORDINATOR = flags.DEFINE_string("coordinator", None, "host:port of process 0, for a run of several processes")
@@ -35,18 +35,10 @@ PROCESS_ID = flags.DEFINE_integer("process_id", None, "which of them this is, fr
 NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "how many there are")
 
 
-def default_workdir(argv: list[str]) -> Path:
-    """runs/<config>-<variant> from the --config flag as typed."""
-    for i, word in enumerate(argv):
-        if word in ("--config", "-config"):
-            value = argv[i + 1] if i + 1 < len(argv) else ""
-        elif word.startswith(("--config=", "-config=")):
-            value = word.split("=", 1)[1]
-        else:
-            continue
-        file, _, variant = value.partition(":")
-        return Path("runs") / f"{Path(file).stem}-{variant or 'slca'}"
-    return Path("runs") / "run"
+def default_workdir(argv: list[str], algorithm: str) -> Path:
+    """runs/<config>-<variant> from the --config flag as typed; without a variant it is that of the config's algorithm."""
+    file, variant = command_line.config_file(argv)
+    return Path("runs") / f"{Path(file).stem}-{variant or algorithm}"
 
 
 def use_huge_pages() -> None:
@@ -78,7 +70,7 @@ def main(argv: list[str]) -> int:
     except OSError as error:  # absl keeps the failure to load and raises it at the first look
         print(f"slca.main: --config: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    workdir = Path(WORKDIR.value) if WORKDIR.value else default_workdir(sys.argv)
+    workdir = Path(WORKDIR.value) if WORKDIR.value else default_workdir(sys.argv, CONFIG.value.credit.algorithm)
     try:
         processes.start(COORDINATOR.value, PROCESS_ID.value, NUM_PROCESSES.value)
         return run(CONFIG.value, workdir, resume=RESUME.value, allow_config_change=ALLOW_CHANGE.value)

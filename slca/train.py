@@ -46,7 +46,7 @@ from slca.stop import Stop, Stopped
 from slca.tasks.datasets import stream
 from slca.types import TrainState
 from slca.validate import ConfigError
-from slca.workdir import Silent, check_workdir, lock, write_json
+from slca.workdir import Silent, check_resume, check_workdir, lock, write_json
 
 log = logging.getLogger("slca")
 
@@ -66,9 +66,10 @@ class Position:
     results: list[dict[str, Any]] = field(default_factory=list)
 
 
-def run(config: Any, workdir: str | os.PathLike[str], *, resume: bool = True, allow_config_change: bool = False) -> int:
+def run(config: Any, workdir: str | os.PathLike[str], *, resume: bool | None = None, allow_config_change: bool = False) -> int:
     """Train, or continue, the run of `workdir`. Returns the exit code: 0 = finished, or stopped by a signal and resumable.
 
+    resume: True = the workdir must hold a run, False = it must not, None = continue what it holds, else begin.
     Raises ConfigError for a config that cannot run, that differs from the one the workdir was started with, or a workdir in use.
     """
     workdir = Path(workdir)
@@ -77,6 +78,8 @@ def run(config: Any, workdir: str | os.PathLike[str], *, resume: bool = True, al
         log_through(progress)
         with agreed():
             record = prepare(config)
+            if resume:
+                check_resume(workdir)
             if processes.index() == 0:
                 closing.enter_context(lock(workdir))
         with agreed():
@@ -131,6 +134,8 @@ class Trainer:
             if processes.index() == 0 and old.is_file() and old.stat().st_size:
                 os.replace(old, self.workdir / "metrics-without-checkpoint.jsonl")
                 log.warning("no checkpoint to continue: starting over, the old metrics are in metrics-without-checkpoint.jsonl")
+            else:
+                log.info("a new run: nothing to continue in %s", self.workdir.absolute())
             return 0
         self.position, self.state = Position(**found.data), found.state
         if self.parts.model.lora:  # the checkpoint holds the adapters alone

@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,33 @@ class Silent:
         return 0
 
 
-def check_workdir(workdir: Path, config: Any, resume: bool, allow_config_change: bool) -> dict[str, Any]:
-    """Make the folder; returns the config as it will be stored. Refuses a folder that holds another run."""
+def holds_run(workdir: Path) -> bool:
+    """Whether a run was begun there."""
+    return (workdir / "config.json").is_file() or _saved(workdir)
+
+
+def check_resume(workdir: Path) -> None:
+    """Before the folder is made: raises ConfigError when it holds no run to continue, with those beside it that do."""
+    if holds_run(workdir):
+        return
+    beside = sorted(p.name for p in workdir.parent.iterdir() if holds_run(p)) if workdir.parent.is_dir() else []
+    beside = get_close_matches(workdir.name, beside, 5, 0.3) or beside[:5]
+    there = "it holds no config.json and no checkpoints" if workdir.is_dir() else "there is no such folder"
+    runs = (
+        f"runs in {workdir.absolute().parent}: {', '.join(beside)}" if beside else f"{workdir.absolute().parent} holds no run"
+    )
+    raise ConfigError(
+        f"--resume: nothing to continue in {workdir.absolute()}: {there} ({runs}); leave --resume out to begin one"
+    )
+
+
+def _saved(workdir: Path) -> bool:
+    folder = workdir / "checkpoints"
+    return folder.is_dir() and any(p.name.isdigit() for p in folder.iterdir())
+
+
+def check_workdir(workdir: Path, config: Any, resume: bool | None, allow_config_change: bool) -> dict[str, Any]:
+    """Make the folder; returns the config as it will be stored. Refuses a folder that holds another run, or, with resume=False, any."""
     now = redact_tree(json.loads(json.dumps(config.to_dict())), secrets(config.to_dict()))
     file = workdir / "config.json"
     try:
@@ -64,11 +90,10 @@ def check_workdir(workdir: Path, config: Any, resume: bool, allow_config_change:
         raise ConfigError(f"--workdir={workdir}: cannot write there ({error})") from error
     except ValueError as error:
         raise ConfigError(f"{file} is damaged ({error}); put it back, or name another --workdir") from error
-    saved = (workdir / "checkpoints").is_dir() and any(p.name.isdigit() for p in (workdir / "checkpoints").iterdir())
-    if before is None and saved:
+    if before is None and _saved(workdir):
         raise ConfigError(f"{workdir} holds checkpoints but no config.json; put it back, or name another --workdir")
-    if before is not None and not resume:
-        raise ConfigError(f"{workdir} holds a run already; continue it (--resume) or name another --workdir")
+    if before is not None and resume is False:
+        raise ConfigError(f"{workdir} holds a run already; continue it (without --noresume) or name another --workdir")
     changes = config_diff(before, now) if before is not None else []
     if changes and not allow_config_change:
         lines = "\n  ".join(changes[:20] + ([f"... and {len(changes) - 20} more"] if len(changes) > 20 else []))

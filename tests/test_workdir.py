@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slca.validate import ConfigError
-from slca.workdir import check_workdir, lock, write_json
+from slca.workdir import check_resume, check_workdir, lock, write_json
 
 HOLDER = "import sys, time\nfrom pathlib import Path\nfrom slca.workdir import lock\nwith lock(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
 
@@ -41,6 +41,26 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     with pytest.raises(ConfigError, match="cannot write there"):
         with lock(tmp_path / "file" / "run"):
             pass
+
+
+def test_to_resume_there_must_be_a_run(tmp_path):
+    for name in ("tiny-slca", "tiny-grpo", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    check_resume(tmp_path / "tiny-slca")
+    with pytest.raises(ConfigError) as error:
+        check_resume(tmp_path / "tiny-scla")
+    assert f"nothing to continue in {tmp_path}/tiny-scla: there is no such folder" in str(error.value)
+    assert "tiny-slca, tiny-grpo" in str(error.value) and not (tmp_path / "tiny-scla").exists()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="it holds no config.json and no checkpoints"):
+        check_resume(tmp_path / "empty")
+    with pytest.raises(ConfigError, match=r"no such folder \(.*/empty holds no run\)"):
+        check_resume(tmp_path / "empty" / "run")
+    with pytest.raises(ConfigError, match="no such folder"):
+        check_resume(tmp_path / "nowhere" / "run")
+    (tmp_path / "empty" / "checkpoints" / "7").mkdir(parents=True)
+    check_resume(tmp_path / "empty")  # what is wrong with it, `check_workdir` says
 
 
 def test_what_a_folder_holds_decides(tmp_path, config):

@@ -1,11 +1,13 @@
 """The science runs: every method from the same cold starts, and what comes out of it.
 
     python -m bench.science run --seeds=5 --jobs=2 [--part=base,noise,sparse] [--root=runs/science]
-    python -m bench.science report [--root=runs/science]      # prints the tables, writes the figures
+    python -m bench.science collect [--results=bench/science.jsonl]   # a line for each finished run
+    python -m bench.science report                            # of the lines: prints the tables, writes the figures
     python -m bench.science list                              # the runs, and which are done
 
-`run` is resumable: finished runs are skipped, a killed one continues from its checkpoint. Seeds are the outer loop, so
-that stopping early leaves a balanced table. A run takes 2 to 4 minutes on two quiet cores, a cold start 4.
+`run` is resumable: what has a line in the results is not made again (name another file to start anew), finished runs are skipped,
+a killed one continues from its checkpoint. Seeds are the outer loop, so that stopping early leaves a balanced table. A run takes
+2 to 4 minutes of one core, a cold start 9.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 BASE = ("slca", "grpo", "support_control", "toolpo", "rltr", "mix@0.5", "gigpo", "gdpo")
 VARIED = ("slca", "grpo", "support_control", "mix@0.5")
@@ -35,12 +38,12 @@ PARTS = {
 
 @dataclass(frozen=True)
 class Run:
-    """One training run. condition: its name in the tables."""
+    """One training run. condition: its name in the tables; conditions: what configs/science.py is told."""
 
     condition: str
     algorithm: str
     seed: int
-    conditions: tuple[str, ...] = ()
+    conditions: tuple[str, ...] = field(default=(), compare=False)
 
     def folder(self, root: Path) -> Path:
         return root / self.condition.replace(", ", "_").replace(" ", "-").replace("/", "") / f"{self.algorithm}-{self.seed}"
@@ -66,6 +69,11 @@ def runs(parts: tuple[str, ...], seeds: int) -> list[Run]:
                 names = BASE if part == "base" else VARIED
                 found += [Run(condition, name, seed, conditions) for name in names]
     return found
+
+
+def collected(results: Path) -> list[dict[str, Any]]:
+    """The lines of earlier `collect`s."""
+    return [json.loads(line) for line in results.read_text().splitlines()] if results.is_file() else []
 
 
 def finished(folder: Path) -> bool:
@@ -132,8 +140,9 @@ def run_all(root: Path, wanted: list[Run], jobs: int, extra: tuple[str, ...] = (
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("run", "report", "list"))
+    parser.add_argument("action", choices=("run", "collect", "report", "list"))
     parser.add_argument("--root", type=Path, default=Path("runs/science"))
+    parser.add_argument("--results", type=Path, default=Path(__file__).with_name("science.jsonl"), help="what collect writes")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side, each on its share of the cores")
     parser.add_argument("--part", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
@@ -146,15 +155,26 @@ def main(argv: list[str] | None = None) -> int:
     wanted = runs(parts, arguments.seeds)
     if arguments.algorithms:
         wanted = [run for run in wanted if run.algorithm in arguments.algorithms.split(",")]
+    lines = {Run(*line["run"]): line for line in collected(arguments.results)}
     if arguments.action == "list":
         for run in wanted:
-            print("done" if finished(run.folder(arguments.root)) else "open", run.condition, run.algorithm, run.seed, sep="\t")
+            done = run in lines or finished(run.folder(arguments.root))
+            print("done" if done else "open", run.condition, run.algorithm, run.seed, sep="\t")
         return 0
     if arguments.action == "run":
-        return 1 if run_all(arguments.root, wanted, arguments.jobs, tuple(arguments.set)) else 0
-    from bench.science_report import report
+        todo = [run for run in wanted if run not in lines]
+        return 1 if run_all(arguments.root, todo, arguments.jobs, tuple(arguments.set)) else 0
+    from bench import science_report
 
-    report(arguments.root, [run for run in wanted if finished(run.folder(arguments.root))])
+    if arguments.action == "collect":
+        fresh = [run for run in wanted if run not in lines and finished(run.folder(arguments.root))]
+        with open(arguments.results, "a") as file:
+            for run in fresh:
+                name = (run.condition, run.algorithm, run.seed)
+                file.write(json.dumps({"run": name} | science_report.outcome(run.folder(arguments.root))) + "\n")
+        print(f"{len(fresh)} runs added to {arguments.results}, which had {len(lines)}")
+        return 0
+    science_report.report([lines[run] for run in wanted if run in lines], Path(__file__).with_name("figures"))
     return 0
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from slca.evals.stats import mean_interval, paired_permutation
 from slca.report.curves import over_seeds, series
 
-if TYPE_CHECKING:
-    from bench.science import Run
+Run = tuple[str, int]  # algorithm, seed
 
 # name in the table -> (split, temperature, metric) of the last evaluation
 FINAL = {
@@ -35,34 +34,37 @@ TRAINING: dict[str, tuple[str, Callable[[np.ndarray], float]]] = {
     "gradient norm, sd": ("train/grad_norm", np.nanstd),
     "cos(tool, summary)": ("train/gradient/cosine", np.nanmean),
 }
+NAMES = (*FINAL, *TRAINING, "simulator tokens per solved")
 CURVES = ("rollout/success@0.9", "rollout/summary")
+
 STYLES = ("-", "--", ":", "-.")
 WINDOW = 10  # steps
 AGAINST = "slca"
 PAIRED = ("Success@0.9", "greedy", "process", "summary", "area under Success@0.9")
 
 
-def report(root: Path, runs: Sequence[Run]) -> None:
-    """Print one section a condition; write the figures under `root`/figures."""
-    for condition in dict.fromkeys(run.condition for run in runs):
-        own = [run for run in runs if run.condition == condition]
-        numbers = {run: outcome(run.folder(root)) for run in own}
+def report(lines: Sequence[Mapping[str, Any]], figures: Path) -> None:
+    """Print one section a condition; write its learning curves to `figures`. lines: what `outcome` gave, with their `run`."""
+    for condition in dict.fromkeys(line["run"][0] for line in lines):
+        own = {tuple(line["run"][1:]): line for line in lines if line["run"][0] == condition}
+        numbers = {run: {name: line["numbers"].get(name, np.nan) for name in NAMES} for run, line in own.items()}
         print(f"### {condition}\n\n{means(numbers)}\n\n{differences(numbers)}\n")
-        draw(root, condition, own)
+        draw(figures, condition, {run: line["curves"] for run, line in own.items()})
 
 
-def outcome(folder: Path) -> dict[str, float]:
-    """Every number of one run by its name in the tables; NaN where the run does not have it."""
+def outcome(folder: Path) -> dict[str, Any]:
+    """One run: `numbers` by their names in the tables (those that the run has) and its smoothed `curves`."""
     rows = [row for row in json.loads((folder / "results.json").read_text())["rows"] if row["name"] == "after RL"]
     final = {(row["split"], float(row["temperature"])): row["metrics"] for row in rows}
-    out = {name: final.get((split, t), {}).get(metric, np.nan) for name, (split, t, metric) in FINAL.items()}
+    out = {name: float(final.get((split, t), {}).get(metric, np.nan)) for name, (split, t, metric) in FINAL.items()}
     found = series(metrics(folder))
     for name, (metric, reduce) in TRAINING.items():
         values = found[metric][1] if metric in found else np.array([np.nan])
         out[name] = float(reduce(values)) if np.isfinite(values).any() else np.nan
     solved, tokens = (found[m][1] if m in found else np.array([np.nan]) for m in ("rollout/solved", "sgls/tokens"))
     out["simulator tokens per solved"] = float(np.nansum(tokens) / np.nansum(solved)) if np.nansum(solved) else np.nan
-    return out
+    curves = {name: [part.round(4).tolist() for part in smooth(*found[name])] for name in CURVES if name in found}
+    return {"numbers": {name: round(value, 6) for name, value in out.items() if np.isfinite(value)}, "curves": curves}
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
@@ -71,11 +73,11 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def means(numbers: Mapping[Run, Mapping[str, float]]) -> str:
-    """Markdown: an algorithm a row, mean ± half width of the 95 % t-interval over seeds."""
+    """Markdown: an algorithm a row, mean ± half width of the 95 % t-interval over seeds. numbers: those of each (algorithm, seed)."""
     names = [name for name in next(iter(numbers.values())) if any(np.isfinite(n[name]) for n in numbers.values())]
     lines = [f"| method | n | {' | '.join(names)} |", "|" + "---|" * (len(names) + 2)]
-    for algorithm in dict.fromkeys(run.algorithm for run in numbers):
-        rows = [found for run, found in numbers.items() if run.algorithm == algorithm]
+    for algorithm in dict.fromkeys(name for name, _ in numbers):
+        rows = [found for (name, _), found in numbers.items() if name == algorithm]
         cells = []
         for name in names:
             values = [row[name] for row in rows if np.isfinite(row[name])]
@@ -87,12 +89,11 @@ def means(numbers: Mapping[Run, Mapping[str, float]]) -> str:
 def differences(numbers: Mapping[Run, Mapping[str, float]]) -> str:
     """Markdown: slca less each other method, seed by seed: mean, 95 % t-interval, exact sign-flip p (least possible: 2 / 2^n)."""
     lines = [f"| {AGAINST} less | pairs | {' | '.join(PAIRED)} |", "|" + "---|" * (len(PAIRED) + 2)]
-    by_name = {(run.algorithm, run.seed): found for run, found in numbers.items()}
-    for other in dict.fromkeys(name for name, _ in by_name if name != AGAINST):
-        seeds = [seed for name, seed in by_name if name == other and (AGAINST, seed) in by_name]
+    for other in dict.fromkeys(name for name, _ in numbers if name != AGAINST):
+        seeds = [seed for name, seed in numbers if name == other and (AGAINST, seed) in numbers]
         cells = []
         for metric in PAIRED:
-            a, b = ([by_name[name, seed][metric] for seed in seeds] for name in (AGAINST, other))
+            a, b = ([numbers[name, seed][metric] for seed in seeds] for name in (AGAINST, other))
             if not np.isfinite(np.subtract(a, b)).any():
                 cells.append("none")
                 continue
@@ -107,27 +108,28 @@ def _cell(found: Any, signed: bool = False) -> str:
     return mean if found.n < 2 else f"{mean} ± {found.mean - found.low:.3f}"
 
 
-def draw(root: Path, condition: str, runs: Sequence[Run]) -> None:
+def draw(figures: Path, condition: str, curves: Mapping[Run, Mapping[str, Any]]) -> None:
     """Learning curves, mean and interval over seeds: Success@0.9 and the summary score of the training rollouts (matplotlib)."""
     import matplotlib
 
     matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "slca"
     import matplotlib.pyplot as plt
 
-    curves = {run: series(metrics(run.folder(root))) for run in runs}
     figure, axes = plt.subplots(1, len(CURVES), figsize=(5.2 * len(CURVES), 3.6), constrained_layout=True)
     for axis, metric in zip(axes, CURVES):
-        for k, name in enumerate(dict.fromkeys(run.algorithm for run in runs)):
-            own = [curves[run][metric] for run in runs if run.algorithm == name and metric in curves[run]]
-            line = over_seeds(name, [smooth(*curve) for curve in own])
+        for k, name in enumerate(dict.fromkeys(algorithm for algorithm, _ in curves)):
+            own = [np.array(found[metric], float) for (n, _), found in curves.items() if n == name and metric in found]
+            line = over_seeds(name, [(x, y) for x, y in own])
             axis.plot(line.x, line.y, label=line.name, color=f"C{k}", linestyle=STYLES[k % len(STYLES)])
             if line.low is not None and line.high is not None:
                 axis.fill_between(line.x, line.low, line.high, color=f"C{k}", alpha=0.12, linewidth=0)
         axis.set(title=metric.rpartition("/")[2], xlabel="RL step")
     axes[0].legend(fontsize=7)
     figure.suptitle(f"{condition}: training rollouts, means of {WINDOW} steps, 95 % interval over seeds", fontsize=9)
-    (root / "figures").mkdir(exist_ok=True)
-    figure.savefig(root / "figures" / f"{runs[0].folder(root).parent.name}.svg", metadata={"Date": None})
+    figures.mkdir(exist_ok=True)
+    name = condition.replace(", ", "_").replace(" ", "-").replace("/", "")
+    figure.savefig(figures / f"science_{name}.svg", metadata={"Date": None})
     plt.close(figure)
 
 

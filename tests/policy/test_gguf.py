@@ -1,5 +1,6 @@
 """GGUF import against files written here by the converter's rules, and the real SmolLM2-135M where its package is installed."""
 
+import dataclasses
 import importlib.metadata
 
 import gguf as gguf_format
@@ -8,14 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from slca.policy import weights
+from slca.policy import gguf, transformer, weights
+from slca.policy.config import RopeScaling
 from slca.policy.layout import places
 from tests.golden import recipe
-from tests.policy.models import row_logits
+from tests.policy.models import FAMILIES, logits, row_logits
 
 
-def write(path, name, arch, **extra):
-    """A float32 GGUF file of the recipe's model, as llama.cpp's convert_hf_to_gguf.py makes it."""
+def write(path, name, arch, context=None, **extra):
+    """A float32 GGUF file of the recipe's model, as llama.cpp's convert_hf_to_gguf.py makes it. extra: further tensors."""
     hf, shapes = recipe.CONFIGS[name], recipe.golden(name)[0]
     config, _ = weights._open_folder(recipe.write_folder(path.parent / name, name, shapes))
     writer = gguf_format.GGUFWriter(path, arch)
@@ -28,6 +30,8 @@ def write(path, name, arch, **extra):
     writer.add_layer_norm_rms_eps(hf["rms_norm_eps"])
     writer.add_rope_freq_base(hf["rope_theta"])
     writer.add_eos_token_id(2)
+    if context:
+        writer.add_rope_scaling_orig_ctx_len(context)
     if "head_dim" in hf:
         writer.add_key_length(hf["head_dim"])
     if arch == "gemma3":
@@ -92,9 +96,85 @@ def test_what_cannot_be_read_says_so(tmp_path):
     writer.close()
     with pytest.raises(ValueError, match="architecture 'mamba' is not supported"):
         weights.load(f"gguf:{broken}")
-    scaled = write(tmp_path / "llama3.gguf", "smollm2", "llama", **{"rope_freqs.weight": np.ones(8, np.float32)})
-    with pytest.raises(ValueError, match="llama3 RoPE scaling is not read from GGUF"):
-        weights.load(f"gguf:{scaled}")
+
+
+def divisors(theta, head_dim, factor, original, low=1.0, high=4.0):
+    """Written out from generate_extra_tensors of llama.cpp's converter: what it stores as rope_freqs.weight of a Llama 3.1."""
+    found = []
+    for i in range(0, head_dim, 2):
+        wavelength = 2 * np.pi * theta ** (i / head_dim)
+        if wavelength < original / high:
+            found.append(1.0)
+        elif wavelength > original / low:
+            found.append(factor)
+        else:
+            smooth = (original / wavelength - low) / (high - low)
+            found.append(1 / ((1 - smooth) / factor + smooth))
+    return np.array(found, np.float32)
+
+
+def test_llama3_gives_the_logits_of_transformers(tmp_path):
+    """A GGUF of the tiny Llama 3.1: its scaling is stated as divisors alone (8 of them: too few for a guess of the context)."""
+    path = write(tmp_path / "model.gguf", "llama3", "llama", 32, **{"rope_freqs.weight": divisors(5e5, 16, 8.0, 32)})
+    config, params = weights.load(f"gguf:{path}")
+    assert (config.rope_scaling, config.rope_theta) == (RopeScaling("llama3", 8.0, 1.0, 4.0, 32), 5e5)
+    rows = recipe.tokens()
+    positions = np.broadcast_to(np.arange(rows.shape[1]), rows.shape)
+    np.testing.assert_allclose(logits(config, params, rows, positions), recipe.golden("llama3")[1], atol=2e-4)
+    weights.save(tmp_path / "out", config, params)
+    assert weights.architecture(tmp_path / "out").rope_scaling == config.rope_scaling
+
+
+@pytest.mark.parametrize(("factor", "head_dim"), [(8.0, 128), (32.0, 64), (32.0, 128)])  # 3.1 and 3.3, 3.2-1B, 3.2-3B
+def test_published_llamas_come_back_as_published(factor, head_dim):
+    found = gguf.llama3(divisors(5e5, head_dim, factor, 8192).astype(float), 5e5, 8192, "file")
+    assert found == RopeScaling("llama3", factor, 1.0, 4.0, 8192)
+    config = dataclasses.replace(FAMILIES["llama"], head_dim=head_dim, rope_theta=5e5, rope_scaling=found)
+    plain = dataclasses.replace(config, rope_scaling=None)
+    expected = transformer.inverse_frequencies(plain)[0] / divisors(5e5, head_dim, factor, 8192)
+    np.testing.assert_allclose(transformer.inverse_frequencies(config)[0], expected, rtol=1e-6)
+
+
+def test_a_context_that_the_file_does_not_state_changes_no_frequency():
+    """Trained on 4,096 tokens, read as if on 8,192: the rule has twice the turns."""
+    found = gguf.llama3(divisors(1e6, 128, 16.0, 4096, low=2.0, high=8.0).astype(float), 1e6, 8192, "file")
+    assert found == RopeScaling("llama3", 16.0, 4.0, 16.0, 8192)
+
+
+def test_llama3_frequencies_are_those_of_transformers():
+    """Its own formula on the published configs and on the rule that the divisors gave back."""
+    pytest.importorskip("torch", reason="extra [parity]: torch is missing")
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    for factor, head_dim in ((8.0, 128), (32.0, 64)):
+        found = gguf.llama3(divisors(5e5, head_dim, factor, 8192).astype(float), 5e5, 8192, "file")
+        config = dataclasses.replace(
+            FAMILIES["llama"], head_dim=head_dim, rope_theta=5e5, rope_scaling=found, max_length=131_072
+        )
+        theirs, scale = ROPE_INIT_FUNCTIONS["llama3"](LlamaConfig(**config.to_hf()), "cpu")
+        np.testing.assert_allclose(transformer.inverse_frequencies(config)[0], theirs.numpy(), rtol=1e-6)
+        assert scale == 1.0
+
+
+@pytest.mark.parametrize(
+    ("stored", "message"),
+    [
+        (np.linspace(1, 8, 8), "by no llama3 rule .factors 1 to 8.; use the Hugging Face folder"),
+        (np.full(8, 0.5), "by no llama3 rule"),
+        (np.where(np.arange(8) > 3, 4.0, 1.0), "by no llama3 rule"),  # a step elsewhere than Llama's
+        (np.full(4, 8.0), "holds 4 divisors, heads of 16 have 8"),
+    ],
+)
+def test_divisors_of_another_rule_are_refused(tmp_path, stored, message):
+    path = write(tmp_path / "model.gguf", "smollm2", "llama", **{"rope_freqs.weight": stored.astype(np.float32)})
+    with pytest.raises(ValueError, match=f"rope_freqs.weight.*{message}"):
+        weights.load(f"gguf:{path}")
+
+
+def test_divisors_of_one_change_nothing(tmp_path):
+    path = write(tmp_path / "model.gguf", "smollm2", "llama", **{"rope_freqs.weight": np.ones(8, np.float32)})
+    assert weights.architecture(f"gguf:{path}").rope_scaling is None
 
 
 @pytest.mark.nightly

@@ -185,10 +185,13 @@ def agent_and_user(options: argparse.Namespace, tasks: Sequence[Mapping[str, Any
 
 def _engine(options: argparse.Namespace) -> Any:
     """The checkpoint over the slot scheduler, as `python -m slca.serve` would serve it."""
-    from slca.serve import __main__ as serve
+    from slca.serve.build import build, options_of
 
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--checkpoint")
+    options_of(parser)
     flags = [f"--checkpoint={options.checkpoint}", f"--slots={options.slots}", f"--context={options.context}", "--cold"]
-    return serve.build(serve.arguments().parse_args(flags))
+    return build(parser.parse_args(flags))
 
 
 def command(python: Path, options: argparse.Namespace, servers: Mapping[str, Mapping[str, str]], out: Path) -> list[str]:

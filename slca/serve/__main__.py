@@ -2,6 +2,7 @@
 
     python -m slca.serve --checkpoint=runs/tiny-slca --port=8000
     curl http://127.0.0.1:8000/v1/models
+    python -m slca.serve --checkpoint=runs/7b-slca --mesh=data=2,tensor=4           # over eight devices
     SLCA_SERVE_KEY=... python -m slca.serve --checkpoint=export/ --host=0.0.0.0     # clients bring the key as a bearer token
 
 --checkpoint takes a run's workdir, a step folder, a Hugging Face folder or gguf:NAME. Bound to another address than this machine's
@@ -16,12 +17,10 @@ import math
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from slca.serve.slots import SlotEngine
+from slca.serve.build import build, options_of
 
-SMALLEST_BUCKET = 128  # padded prompt length, tokens; doubled up to the context
 SWITCH = 0.0005  # seconds a thread keeps the interpreter when another wants it; the default 5 ms would stall the device thread
 GRACE = 10  # seconds that requests in flight have when the server is told to stop
 
@@ -35,22 +34,11 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=8000, help="0 = any free one, which is printed")
     parser.add_argument("--name", default="slca", help="what clients call the model")
     parser.add_argument("--key-env", default="SLCA_SERVE_KEY", metavar="NAME", help="environment variable that holds the key")
-    parser.add_argument("--slots", type=int, default=16, help="rows decoded together")
-    parser.add_argument(
-        "--context", type=int, default=0, help="tokens of prompt and answer; 0 = 4096 or what the model may see"
-    )
     parser.add_argument("--max-tokens", type=int, default=0, help="of one answer; 0 = what the context leaves")
-    parser.add_argument("--queue", type=int, default=256, help="requests that may wait for a slot; further ones get 429")
     parser.add_argument("--connections", type=int, default=1024, help="open connections; further ones get 503")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds a request")
     parser.add_argument("--max-body", type=int, default=2**20, help="bytes of a request")
-    parser.add_argument(
-        "--dtype", default="", choices=("", "float32", "bfloat16"), help="of compute and cache; default: the run's"
-    )
-    parser.add_argument(
-        "--wire", default="", help="how calls are written: hermes | llama_json | llama_python; default: the run's"
-    )
-    parser.add_argument("--cold", action="store_true", help="take requests before every program is compiled")
+    options_of(parser)
     return parser
 
 
@@ -74,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
     if wrong := [name for name in ("queue", "context", "max_tokens") if getattr(options, name) < 0]:
         return _refuse(f"--{wrong[0].replace('_', '-')} must not be negative")
     try:
-        engine = build(options)
+        engine = build(options, _ready)
     except (ValueError, OSError, ImportError) as error:
         return _refuse(str(error))
     limits = Limits(max_tokens=options.max_tokens, seconds=options.timeout)
@@ -87,37 +75,6 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.flush()
         os._exit(code)
     return code
-
-
-def build(options: argparse.Namespace) -> SlotEngine:
-    """The engine of a checkpoint. Raises ValueError with the remedy where there is none to be had."""
-    from slca.restore import policy_of
-    from slca.rollout.sampler import Sampler
-    from slca.serve.slots import SlotEngine
-    from slca.sgls.grammar import available
-
-    policy = policy_of(options.checkpoint, chat={"wire": options.wire} if options.wire else None)
-    policy.template.check()
-    model = policy.model
-    if options.dtype:
-        policy.config.model.dtype = options.dtype
-        model = model.run_as(policy.config.model)
-    context = options.context or min(4096, model.max_length)
-    sampler = Sampler(
-        model, slots=options.slots, cache_length=context, prompt_buckets=buckets(context),
-        suffix_buckets=(16,), decode_steps=policy.config.rollout.decode_steps,
-        cache_dtype=options.dtype or policy.config.rollout.cache_dtype, constrained=available(),
-    )  # fmt: skip
-    print(f"cache of {sampler.slots} slots x {context} tokens: {sampler.nbytes() / 2**20:.0f} MiB", flush=True)
-    return SlotEngine(sampler, policy.params, policy.template, waiting=options.queue, warm=not options.cold, ready=_ready)
-
-
-def buckets(context: int) -> tuple[int, ...]:
-    """Padded prompt lengths: powers of two up to the context."""
-    sizes = [SMALLEST_BUCKET]
-    while sizes[-1] < context:
-        sizes.append(2 * sizes[-1])
-    return tuple(min(size, context) for size in sizes)
 
 
 def run(app: Any, options: argparse.Namespace) -> int:

@@ -3,6 +3,8 @@
     submit ──► inbox ──► device thread: take requests, drop those whose client is gone or late, one round ──► pieces
                                                                                              (to the client's event loop)
 
+A row that is through keeps its slot until another request needs it (`slca.serve.kept`); the next turn of its conversation appends to it.
+
 Nothing a request holds is touched by two threads: the server's side owns its stream, the device thread its row. What goes wrong
 on the device ends every request in flight as `Failed` and leaves the engine down; `health` says so from then on.
 """
@@ -20,16 +22,20 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from slca.rollout.sampler import STOP, Sampler
+import jax
+
+from slca.rollout.sampler import APPEND_ROWS, BUDGET, STOP, Sampler
 from slca.rollout.scheduler import DEAD_END, Row, Scheduler
 from slca.rollout.warm import compile_all
 from slca.serve.engine import Failed, Full, Late, Piece, Request
+from slca.serve.kept import Kept
 from slca.serve.run import marker_ids
 
 log = logging.getLogger(__name__)
 
 STARTING = "starting"
 CLOSED = "closed"
+APPEND_COST = float(APPEND_ROWS)  # tokens prefilled in the time in which one is appended: an append works on that many rows
 USUAL_SECONDS = 1.0  # what a request is taken to cost until the first ones are through
 
 
@@ -69,7 +75,8 @@ class SlotStream:
 
 
 class SlotEngine:
-    """Rows of a policy. `waiting`: requests accepted beyond those that have a slot; the next one is refused (`Full`).
+    """Rows of a policy. `waiting`: requests accepted beyond those that have a slot; the next one is refused (`Full`). `reuse`: from
+    how many times what it adds a prompt is appended to a row that holds its beginning (see `Kept`); None = computed whole, always.
 
     Draws are those of `Sampler.generate` with keys `row_keys(request.seed, 0, 0, request.sample, 0)`: an answer can be made again
     offline. Starts its thread at once; `health` is `starting` until every program has been compiled, then `ready` is called.
@@ -84,6 +91,7 @@ class SlotEngine:
         waiting: int = 256,
         warm: bool = True,
         ready: Callable[[], None] = lambda: None,
+        reuse: float | None = APPEND_COST,
     ) -> None:
         self.template, self.sampler = template, sampler
         self.capacity, self.longest_prompt = sampler.capacity, min(sampler.prompt_buckets[-1], sampler.capacity - 1)
@@ -92,12 +100,14 @@ class SlotEngine:
         self.constrained = sampler.constrained
         self._params, self._warm, self._ready = params, warm, ready
         self._scheduler: Scheduler | None = None
+        self._kept = Kept(reuse)  # the device thread's
         self._inbox: queue.SimpleQueue[SlotStream | None] = queue.SimpleQueue()
         self._streams: dict[SlotStream, None] = {}  # in flight, oldest first; the device thread's
         self._lock = threading.Lock()
         self._accepted = 0  # requests in flight, under the lock
         self._state = STARTING
-        self._counts = {"requests_total": 0, "cancelled_total": 0, "late_total": 0, "refused_total": 0}
+        names = ("requests", "cancelled", "late", "refused", "continued", "continued_tokens")
+        self._counts = {f"{name}_total": 0 for name in names}
         self._seconds = USUAL_SECONDS  # moving mean of what a request takes
         self._thread = threading.Thread(target=self._run, name="slca-device", daemon=True)
         self._thread.start()
@@ -131,7 +141,7 @@ class SlotEngine:
         counts = dict(scheduler.stats) if scheduler is not None else {}
         busy = sum(stream.row is not None and stream.row.slot >= 0 for stream in list(self._streams))
         return {
-            "slots": self.sampler.slots, "slots_busy": busy, "in_flight": self._accepted, "compiles": self.sampler.compiles(),
+            "slots": self.sampler.slots, "slots_busy": busy, "slots_kept": len(self._kept), "in_flight": self._accepted, "compiles": self.sampler.compiles(),
             **self._counts, **{f"{name}_total": float(count) for name, count in counts.items()},
         }  # fmt: skip
 
@@ -158,6 +168,7 @@ class SlotEngine:
             while self._state == "":
                 self._take()
                 self._drop()
+                self._make_room()
                 if self._scheduler is not None and self._scheduler.busy:
                     self._scheduler.step()
                     self._hand_out()
@@ -172,15 +183,24 @@ class SlotEngine:
         weights = self.sampler.prepare(self._params)
         if self._warm:
             compile_all(self.sampler, weights, stops)
+            self._compile_append(weights)
         self._scheduler = Scheduler(self.sampler, weights, seed=0, step=0, temperature=1.0, stop_ids=stops)
         self._params = None  # the scheduler holds what it needs
         with self._lock:
             self._state = "" if self._state == STARTING else self._state
 
+    def _compile_append(self, weights: Any) -> None:
+        """Run the append of each piece length once, on a state of its own."""
+        if self._kept.share is not None:
+            state = self.sampler.init()
+            for bucket in self.sampler.suffix_buckets:
+                state = self.sampler.append(weights, state, {0: [0] * bucket})
+            jax.block_until_ready(state)
+
     def _take(self) -> None:
         """Requests that have come; sleeps while there is nothing to do."""
         assert self._scheduler is not None
-        wait = not self._scheduler.busy
+        wait = not self._streams
         while True:
             try:
                 stream = self._inbox.get(block=wait)
@@ -188,12 +208,31 @@ class SlotEngine:
                 return
             wait = False
             if stream is not None:
-                asked = stream.request
                 self._streams[stream] = None
-                stream.row = self._scheduler.submit(
-                    asked.prompt, prompt_key=0, sample=asked.sample, budget=asked.max_tokens, tag=stream,
-                    temperature=asked.temperature, seed=asked.seed, constraint=asked.constraint,
-                )  # fmt: skip
+                stream.row = self._row(stream.request)
+
+    def _row(self, asked: Request) -> Row:
+        """A new row, or a kept one that goes on. Its draws are the same: they depend on the request and the position alone."""
+        assert self._scheduler is not None
+        found = self._kept.take(asked.prompt)
+        if found is None:
+            return self._scheduler.submit(
+                asked.prompt, prompt_key=0, sample=asked.sample, budget=asked.max_tokens, temperature=asked.temperature,
+                seed=asked.seed, constraint=asked.constraint,
+            )  # fmt: skip
+        row, added = found
+        self._scheduler.append(row, added, asked.max_tokens, asked.constraint)
+        row.prompt, row.turn, row.temperature = asked.prompt, 0, asked.temperature
+        row.seed, row.sample = asked.seed, asked.sample
+        self._counts["continued_total"] += 1
+        self._counts["continued_tokens_total"] += len(asked.prompt) - len(added)
+        return row
+
+    def _make_room(self) -> None:
+        """Give up kept rows that stand in the way of requests."""
+        assert self._scheduler is not None
+        while len(self._kept) and len(self._streams) + len(self._kept) > self.sampler.slots:
+            self._scheduler.cancel(self._kept.oldest())
 
     def _drop(self) -> None:
         """Free the slots of clients that are gone and of requests that are late."""
@@ -205,7 +244,7 @@ class SlotEngine:
                 _send({stream: Late("the deadline came before the last token")})
 
     def _hand_out(self) -> None:
-        """What the round sampled, to the clients' event loops; finished rows give their slot back."""
+        """What the round sampled, to the clients' event loops; finished ones end their request."""
         news: dict[SlotStream, Piece | Exception] = {}
         for stream in list(self._streams):
             row, sent = stream.row, stream.sent
@@ -213,15 +252,17 @@ class SlotEngine:
             stream.sent = len(row.tokens)
             if not row.decoding and row.slot >= 0:
                 self._seconds += 0.1 * (time.monotonic() - stream.started - self._seconds)
-                self._finish(stream)
                 news[stream] = _last(row, sent)
+                self._finish(stream, keep=row.reason in (STOP, BUDGET))
             elif stream.sent > sent:
                 news[stream] = Piece(row.tokens[sent:], row.logprob[sent:])
         _send(news)
 
-    def _finish(self, stream: SlotStream) -> None:
+    def _finish(self, stream: SlotStream, keep: bool = False) -> None:
+        """Let go of a request. keep: its row's turn is over, so it may wait in its slot for what the conversation says next."""
         assert self._scheduler is not None and stream.row is not None
-        self._scheduler.cancel(stream.row)
+        if not (keep and self._kept.keep(stream.row, (*stream.request.prompt, *stream.row.tokens))):
+            self._scheduler.cancel(stream.row)
         del self._streams[stream]
         with self._lock:
             self._accepted -= 1
@@ -237,6 +278,7 @@ class SlotEngine:
             except queue.Empty:
                 break
         self._streams.clear()
+        self._kept.clear()
         with self._lock:
             self._accepted = 0
         _send(dict.fromkeys(streams, reason))

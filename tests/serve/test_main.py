@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="uvicorn is not installed (extra: serve)")
 pytest.importorskip("fastapi", reason="fastapi is not installed (extra: serve)")
 
-from slca.serve.__main__ import buckets, main
+from slca.serve.__main__ import main
 from slca.serve.http import is_loopback
 
 
@@ -41,7 +41,3 @@ def test_help_and_unknown_flags(capsys):
 def test_loopback_names():
     assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "", "10.0.0.1", "localhost.example.org", "127.0.0.1.example.org")))
-
-
-def test_buckets_double_up_to_the_context():
-    assert buckets(1000) == (128, 256, 512, 1000) and buckets(100) == (100,) and buckets(128) == (128,)

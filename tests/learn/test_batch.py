@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from slca.learn.batch import loss_weights, mini_batches, pack, pack_sft, padding_share, trained_tokens
+from slca.report.behaviour import behaviour
 from slca.types import ABSENT, ENV, POLICY, SUMMARY, TOOL, Segment
 
 from .conftest import episode
@@ -149,12 +150,14 @@ def test_truncated_rows_leave_numerator_and_denominator(config):  # M3: 25 kept 
 
 
 @pytest.mark.parametrize("end", ["truncated", "context_full"])
-def test_overlong_filtering_leaves_cut_rows_out(config, end):
+def test_overlong_filtering_leaves_cut_rows_out(config, end):  # M4: out of the loss alone, lengths are those sampled
     rows = [episode(1, [(5, 0)], sample=n, end=end if n == 3 else "answered") for n in range(6)]
     assert (pack(rows, np.ones((6, 1)), config=config)[0].loss_weight > 0).sum() == 30
+    measured = behaviour(rows)
     config.loss.mask_truncated = True
     (batch,) = pack(rows, np.ones((6, 1)), config=config)
     assert batch.loss_weight[batch.loss_weight > 0] == pytest.approx(np.full(25, 1 / 25))
+    assert behaviour(rows) == measured and measured["length/policy"] == (30.0, 6.0)
 
 
 def test_active_denominator_counts_tokens_with_an_advantage(config):

@@ -52,10 +52,14 @@ def test_two_processes_equal_one(tmp_path, config, toy, episodes, credit):  # co
         port = str(free.getsockname()[1])
     root = str(Path(__file__).parents[2])
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {"PYTHONPATH": root}
+    caches = [tmp_path / f"cache-{rank}" for rank in (0, 1)]
     command = [sys.executable, "-c", textwrap.dedent(WORKER)]
     workers = [
         subprocess.Popen(
-            [*command, str(rank), port, str(tmp_path / "found.npz")], env=environment, cwd=root, stderr=subprocess.PIPE
+            [*command, str(rank), port, str(tmp_path / "found.npz")],
+            env=environment | {"JAX_COMPILATION_CACHE_DIR": str(caches[rank])},
+            cwd=root,
+            stderr=subprocess.PIPE,
         )
         for rank in (0, 1)
     ]
@@ -71,3 +75,5 @@ def test_two_processes_equal_one(tmp_path, config, toy, episodes, credit):  # co
     assert found["shape"].tolist() == [4, 40] and found["ratio"] == metrics["ratio"][0] == 96
     np.testing.assert_allclose(found["loss"], metrics["loss"][0], rtol=1e-5)
     np.testing.assert_allclose(found["embed"], state.params["embed"], atol=1e-5)
+    # H5: process 0 alone writes compiled programs, so others only find them where the folder is shared
+    assert any(caches[0].iterdir()) and not (caches[1].is_dir() and any(caches[1].iterdir()))

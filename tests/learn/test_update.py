@@ -1,3 +1,4 @@
+import time
 from functools import partial
 
 import jax
@@ -353,3 +354,100 @@ def test_shapes_of_random_batches_come_from_a_short_list(config):  # S5, S6
         rows = [episode(3, [(int(n), 0)], sample=k) for k, n in enumerate(rng.integers(1, 70, rng.integers(1, 17)))]
         shapes.add(pack(rows, np.ones((len(rows), 1)), config=config)[0].tokens.shape)
     assert shapes <= {(rows, length) for rows in (2, 4, 8, 16) for length in (40, 80)}
+
+
+@pytest.mark.parametrize("micro_rows", [1, 2, 4])
+def test_micro_batches_of_very_different_rows(config, toy, micro_rows):  # M7: lengths 3, 50, 7, 120
+    config.train.update(row_lengths=(128,), pack=False)
+    rows = [episode(1, [(n, 0)], sample=k) for k, n in enumerate((3, 50, 7, 120))]
+    credit = np.array([[1.0], [-2.0], [0.5], [3.0]])
+
+    def gradient_of(micro):
+        config.train.micro_rows = micro
+        score = make_score(toy.lookup, toy.unembed, config, None, 1.0)
+        (batch,) = pack(rows, credit, config=config)
+        loss = partial(policy_loss, loss=config.loss)
+        compute = jax.jit(
+            lambda p, b: accumulate(score, lambda lp, b, h: loss(lp, b, entropy=h), p, b, micro, None)[0]["embed"]
+        )
+        return np.asarray(compute(toy.params(), batch))
+
+    # By hand, in float64: every token of the 180 weighs alike, whatever its row or micro-batch.
+    table, expected = np.asarray(toy.params()["embed"], np.float64), 0.0
+    for e, c in zip(rows, credit[:, 0], strict=True):
+        for before, chosen in zip(e.tokens[:-1], e.tokens[1:], strict=True):
+            p = np.exp(table @ table[before] - (table @ table[before]).max())
+            off = np.eye(len(table))[chosen] - p / p.sum()
+            grad = np.outer(off, table[before])
+            grad[before] += off @ table
+            expected = expected - c / 180 * grad
+    got = gradient_of(micro_rows)
+    assert np.abs(got - expected).max() / np.abs(expected).max() < 1e-6
+
+
+def test_environment_tokens_train_nothing_and_are_seen(config, toy, episodes, credit):  # M1, M2
+    """Other log-probs of environment tokens leave loss and gradient alone; they are attended to whatever their loss mask is."""
+    config.train.pack = False
+    (batch,) = pack(episodes, credit, config=config)
+    learnt = batch.loss_weight > 0
+    environment = (batch.episode > 0) & ~learnt & (batch.positions >= 6)  # behind every prompt
+    assert environment.sum() > 20
+    logprob = jnp.asarray(np.random.default_rng(0).normal(size=batch.tokens.shape) - 3, jnp.float32)
+    loss = jax.jit(jax.value_and_grad(lambda x: policy_loss(x, batch, config.loss)[0]))
+    (a, ga), (b, gb) = loss(logprob), loss(jnp.where(environment, -40.0, logprob))
+    assert a == b and not np.asarray(ga)[environment].any()
+    np.testing.assert_array_equal(ga, gb)
+
+    score = jax.jit(make_score(toy.hidden, toy.unembed, config, None, 1.0))
+    whole = np.asarray(score(toy.params(), batch)[0])
+    unmasked = batch._replace(loss_weight=np.ones_like(batch.loss_weight), segment=np.zeros_like(batch.segment))
+    np.testing.assert_array_equal(score(toy.params(), unmasked)[0], whole)
+    changed = batch._replace(tokens=np.where(environment, (batch.tokens + 1) % 48, batch.tokens))
+    rows = environment.any(1) & (learnt & (np.cumsum(environment, 1) > 0)).any(1)
+    after = learnt & (np.cumsum(environment, 1) > 0)
+    other = np.asarray(score(toy.params(), changed)[0])
+    assert rows.any() and (np.abs(other - whole)[after] > 1e-4).mean() > 0.9
+    np.testing.assert_array_equal(other[learnt & ~after], whole[learnt & ~after])
+
+
+def test_the_compile_time_of_the_update(config, toy, episodes, credit, adamw, capsys):  # S7
+    """Logged; summing over micro-batches may not cost many times the compilation of one gradient."""
+    config.train.micro_rows = 1
+    (batch,) = pack(episodes, credit, config=config)
+    state = init_state(toy.params(), adamw, jax.random.key(0))
+    score = make_score(toy.lookup, toy.unembed, config, None, 1.0)
+
+    def one(params, batch):
+        return jax.grad(lambda p: policy_loss(score(p, batch)[0], batch, config.loss)[0])(params)
+
+    def seconds(function, *arguments):
+        lowered, began = function.lower(*arguments), time.perf_counter()
+        lowered.compile()
+        return time.perf_counter() - began
+
+    jax.config.update("jax_enable_compilation_cache", False)
+    try:
+        whole = seconds(make_update(toy.lookup, toy.unembed, adamw, config), state, batch)
+        alone = seconds(jax.jit(one), state.params, jax.tree.map(lambda x: x[:1], batch))
+    finally:
+        jax.config.update("jax_enable_compilation_cache", True)
+    with capsys.disabled():
+        print(f" [an update compiles in {whole:.2f} s, one gradient in {alone:.2f} s] ", end="")
+    assert whole < 10 * alone + 2
+
+
+def test_no_gather_depends_on_what_a_process_holds(config, episodes, credit):  # M25
+    """What is gathered over processes has the same shapes in the same order, also from one that has nothing to train."""
+    config.train.update(mini_batches=2)
+    dead = [episode(4, [(3, 0)], group=n // 4, sample=n % 4, end="dead") for n in range(8)]
+    found = []
+    for rows in (episodes, dead, [*episodes[:4], *dead[4:]]):
+        asked = []
+
+        def gather(counts, asked=asked):
+            asked.append((counts.shape, counts.dtype))
+            return np.stack([counts, np.full_like(counts, 20)])  # another process with more
+
+        shapes = [x.tokens.shape for x in pack(rows, credit, config=config, gather=gather)]
+        found.append((asked, shapes))
+    assert found[0] == found[1] == found[2] and len(found[0][0]) == 6

@@ -13,15 +13,19 @@ import os
 import resource
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 from jax import monitoring
 
+from slca.aot.chips import CHIPS
+
 # Peak of dense bf16 arithmetic, FLOP/s a device, by the makers' data sheets; the first name found in the device kind counts.
-PEAKS = {
-    "TPU v4": 275e12, "TPU v5 lite": 197e12, "TPU v5e": 197e12, "TPU v5": 459e12, "TPU v6": 918e12, "A100": 312e12,
-    "H100": 989e12, "H200": 989e12, "B200": 2250e12,
-}  # fmt: skip
+PEAKS = (
+    {"TPU v5e": CHIPS["TPU v5 lite"].flops, "TPU v6e": CHIPS["TPU v6 lite"].flops}
+    | {kind: chip.flops for kind, chip in CHIPS.items()}
+    | {"TPU v4": 275e12, "A100": 312e12, "H100 PCIe": 756e12, "H100": 989e12, "H200": 989e12, "B200": 2250e12}
+)
 
 _compiled = [0]
 
@@ -40,8 +44,16 @@ def memory() -> dict[str, float]:
     if os.path.exists("/proc/self/statm"):
         with open("/proc/self/statm") as file:
             found["sys/rss"] = float(int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
-    peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in jax.local_devices()]
-    return found | ({"sys/hbm_max": float(max(filter(None, peaks)))} if any(peaks) else {})
+    peaks = [_peak(device) for device in jax.local_devices()]
+    return found | ({"sys/hbm_max": max(peaks)} if any(peaks) else {})
+
+
+def _peak(device: Any) -> float:
+    """Peak of its memory, bytes; 0 where the device does not tell (a CPU)."""
+    try:
+        return float((device.memory_stats() or {}).get("peak_bytes_in_use", 0))
+    except (NotImplementedError, RuntimeError):  # plugins differ in how they say that they do not know
+        return 0.0
 
 
 def compiles() -> float:

@@ -63,7 +63,7 @@ def test_jsonl(tmp_path, section):
         stream(section, "train", 0)
 
 
-def test_order_is_a_function_of_seed_and_epoch(section):
+def test_order_is_a_function_of_seed_and_epoch(section):  # R5
     one = stream(section, "train", 3)
     epochs = [one.next(50) for _ in range(3)]
     assert all(sorted(ids(epoch)) == sorted(ids(tasks(3, "train", 50))) for epoch in epochs)

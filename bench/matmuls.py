@@ -54,6 +54,12 @@ def flops(found: Counter[Product]) -> float:
 
 def seconds(product: Product, repeats: int = 8, rounds: int = 5) -> float:
     """Median seconds of one product alone, in a compiled loop over different inputs."""
+    once = timer(product, repeats)
+    return statistics.median(once() for _ in range(rounds))
+
+
+def timer(product: Product, repeats: int = 8) -> Callable[[], float]:
+    """Seconds of one product alone at each call: a compiled loop over different inputs, compiled here."""
     a, b, dimensions, a_type, b_type, preferred = product
     left = jnp.asarray(jax.random.normal(jax.random.key(0), (repeats, *a)), a_type)
     right = jnp.asarray(jax.random.normal(jax.random.key(1), b), b_type)
@@ -65,10 +71,15 @@ def seconds(product: Product, repeats: int = 8, rounds: int = 5) -> float:
     def loop(left: Any) -> Any:
         return lax.scan(lambda _, x: (one(x), None), jnp.zeros_like(jax.eval_shape(one, left[0])), left)[0]
 
-    jax.block_until_ready(loop(left))
-    times = []
-    for _ in range(rounds):
+    def once() -> float:
         began = time.perf_counter()
         jax.block_until_ready(loop(left))
-        times.append((time.perf_counter() - began) / repeats)
-    return statistics.median(times)
+        return (time.perf_counter() - began) / repeats
+
+    once()
+    return once
+
+
+def product_timers(function: Callable[..., Any], *args: Any) -> list[tuple[Callable[[], float], int]]:
+    """(timer, how often it runs in a call) of every matrix product of the function."""
+    return [(timer(product), count) for product, count in products(function, *args).items()]

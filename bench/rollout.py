@@ -14,17 +14,16 @@ episodes of many turns.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from bench.contender import PASSIVE, ROOT, Contender, Row, in_turns, table
 
 PROMPT = 64
 SIZES: dict[str, dict[str, int]] = {
@@ -32,33 +31,7 @@ SIZES: dict[str, dict[str, int]] = {
     "mid": dict(vocab=8192, width=512, layers=8, heads=8, kv_heads=4, head_dim=64, ff=1536),
 }
 WORKER = Path(__file__).with_name("rollout_worker.py")
-ROOT = WORKER.parent.parent
-
-
-class Contender:
-    """A worker process and the seconds it took."""
-
-    def __init__(self, python: str, who: str, folder: Path, batch: int, new: int, dtype: str, env: dict[str, str]):
-        command = [python, str(WORKER), who, str(folder), str(batch), str(new), dtype]
-        env = os.environ | {"PYTHONPATH": str(ROOT) if who in ("ours", "plain", "floor") else ""} | env
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
-        self.answers: list[dict[str, Any]] = []
-
-    def ask(self, command: str) -> dict[str, Any]:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(command + "\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"a contender ended: {' '.join(map(str, self.process.args))}")  # type: ignore[arg-type]
-        return json.loads(line)
-
-    def column(self, name: str = "seconds") -> list[float]:
-        return [answer[name] for answer in self.answers]
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
+OURS = ("ours", "plain", "floor")
 
 
 def make_model(size: str, batch: int) -> Path:
@@ -74,24 +47,26 @@ def make_model(size: str, batch: int) -> Path:
     return folder
 
 
-def contenders(args: argparse.Namespace, folder: Path, batch: int) -> dict[str, Contender]:
+def contenders(
+    folder: Path, batch: int, new: int, *, torch: str = "", tunix: str = "", jax12: str = "", without: str = ""
+) -> dict[str, Contender]:
     """Name -> process, for every interpreter that was given."""
     wanted: dict[str, tuple[str, str, str, dict[str, str]]] = {
         "ours": (sys.executable, "ours", "float32", {}),
         "plain loop": (sys.executable, "plain", "float32", {}),
         "floor": (sys.executable, "floor", "float32", {}),
     }
-    if args.torch:
-        wanted["transformers"] = (args.torch, "transformers", "float32", {})
-        wanted["transformers, passive"] = (args.torch, "transformers", "float32", {"OMP_WAIT_POLICY": "PASSIVE"})
-    if args.tunix:
-        wanted["tunix"] = (args.tunix, "tunix", "float32", {})
-    if args.jax12:
-        wanted["ours, jax 0.12 bf16"] = (args.jax12, "ours", "bfloat16", {})
+    if torch:
+        wanted["transformers"] = (torch, "transformers", "float32", {})
+        wanted["transformers, passive"] = (torch, "transformers", "float32", PASSIVE)
+    if tunix:
+        wanted["tunix"] = (tunix, "tunix", "float32", {})
+    if jax12:
+        wanted["ours, jax 0.12 bf16"] = (jax12, "ours", "bfloat16", {})
     return {
-        name: Contender(python, who, folder, batch, args.new, dtype, env)
+        name: Contender([python, str(WORKER), who, str(folder), str(batch), str(new), dtype], ours=who in OURS, env=env)
         for name, (python, who, dtype, env) in wanted.items()
-        if name not in args.without.split(";")
+        if name not in without.split(";")
     }
 
 
@@ -104,23 +79,20 @@ def measure(found: dict[str, Contender], rounds: int) -> None:
             same = np.mean(np.array(tokens) == np.array(expected))
             print(f"  greedy tokens of {name} differ: {same:.0%} equal (near-ties of f32, or another model)")
         contender.ask("go")
-    for _ in range(rounds):
-        for contender in found.values():
-            time.sleep(0.3)  # threads of the one before stop spinning
-            contender.answers.append(contender.ask("go"))
+    in_turns(found, rounds)
 
 
-def report(size: str, batch: int, new: int, found: dict[str, Contender]) -> None:
+def report(size: str, batch: int, new: int, found: dict[str, Contender]) -> dict[str, Any]:
+    """Seconds and tokens a second, and the share of the floor's rate that decoding alone reaches."""
     ours = found["ours"].column()
-    print(
-        f"\n{size}, batch {batch}: {PROMPT} + {new} tokens\n\n| | tokens/s: median (least to most) | ours is faster by |\n|---|---|---|"
-    )
+    rows = [Row(name, contender.column(), ours) for name, contender in found.items() if name != "floor"]
+    out = table(f"{size}, batch {batch}: {PROMPT} + {new} tokens", "seconds a batch", rows)
     for name, contender in found.items():
         if name != "floor":
-            seconds = contender.column()
-            speeds = sorted(batch * new / s for s in seconds)
-            ratio = statistics.median(theirs / own for theirs, own in zip(seconds, ours))
-            print(f"| {name} | {statistics.median(speeds):,.0f} ({speeds[0]:,.0f} to {speeds[-1]:,.0f}) | {ratio:.2f} |")
+            speeds = sorted(batch * new / s for s in contender.column())
+            print(f"{name}: {statistics.median(speeds):,.0f} tokens/s ({speeds[0]:,.0f} to {speeds[-1]:,.0f})")
+    if "floor" not in found:
+        return out
     floor = found["floor"]
     decode = [answer["seconds"] - answer["prefill"] for answer in found["ours"].answers]
     share = sorted(bound / own for bound, own in zip(floor.column(), decode))
@@ -131,6 +103,18 @@ def report(size: str, batch: int, new: int, found: dict[str, Contender]) -> None
         f"{middle['gigaflops']:.2f} GFLOP at {middle['rate'] / 1e9:.0f} GFLOP/s): "
         f"{statistics.median(share):.0%} of the floor's rate ({share[0]:.0%} to {share[-1]:.0%})"
     )
+    return out | {"tokens": batch * new, "share of floor": share}
+
+
+def compare(size: str, batch: int, *, new: int = 192, rounds: int = 5, **interpreters: str) -> dict[str, Any]:
+    """One table: a model, a batch, every contender whose interpreter is given."""
+    found = contenders(make_model(size, batch), batch, new, **interpreters)
+    try:
+        measure(found, rounds)
+    finally:
+        for contender in found.values():
+            contender.stop()
+    return report(size, batch, new, found)
 
 
 def main() -> None:
@@ -143,15 +127,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--new", type=int, default=192)
     args = parser.parse_args()
+    interpreters = {name: getattr(args, name) for name in ("torch", "tunix", "jax12", "without")}
     for size in args.sizes.split(","):
         for batch in map(int, args.batches.split(",")):
-            found = contenders(args, make_model(size, batch), batch)
-            try:
-                measure(found, args.rounds)
-            finally:
-                for contender in found.values():
-                    contender.stop()
-            report(size, batch, args.new, found)
+            compare(size, batch, new=args.new, rounds=args.rounds, **interpreters)
 
 
 if __name__ == "__main__":

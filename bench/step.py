@@ -1,84 +1,62 @@
-"""A whole single-turn GRPO step beside its peers, interleaved in one run.
+"""A whole single-turn GRPO step beside its peers, interleaved in one run; with --update the optimiser step alone.
 
-    sh bench/venvs.sh FOLDER                                        # once; the torch environment also needs `pip install trl`
+    sh bench/venvs.sh FOLDER                                        # once
     python -m bench.step --torch FOLDER/torch/bin/python --tunix FOLDER/tunix/bin/python [--sizes small,mid] [--rounds 5]
 
 8 prompts x 4 completions of 64 tokens after prompts of 64, random Qwen3 weights, one AdamW update, float32. Each contender is a
-process that takes one step a round, one after the other, so that all see the same load; the first two steps of each compile and
-are not counted. torch runs with OMP_WAIT_POLICY=PASSIVE and, as `trl (default)`, without. Prints medians (least to most) and ratios to ours.
+process that takes one step a round, one after the other, so that all see the same load; the first steps of each compile and are
+not counted. torch runs with OMP_WAIT_POLICY=PASSIVE and, as `trl (default)`, without. Prints medians (least to most) and ratios to ours.
+--update: the rollouts of the first step are given again at each later one, so that loss, backward pass and optimizer are left
+(and packing, on our side), beside the summed seconds of our update's own matrix products, each timed alone at its own shape.
+--varied: completions end anywhere up to 192 tokens, after 61 in the mean (see step_worker.py).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import statistics
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from bench.contender import PASSIVE, Contender, Row, in_turns, table
+
 WORKER = Path(__file__).with_name("step_worker.py")
-WARM_UP = 2
+WARM_UP = {"step": 2, "varied": 4, "update": 2}  # rounds that are not counted; packed rows of any length make a few shapes
+NEW = {"step": 64, "varied": 192, "update": 64}  # what is compared -> most tokens of a completion
 
 
-class Contender:
-    """A worker process that takes a step when asked."""
-
-    def __init__(self, python: str, who: str, size: str, new: int, env: dict[str, str]):
-        paths = {"PYTHONPATH": str(WORKER.parent.parent) if who == "ours" else ""}
-        command = [python, str(WORKER), who, size, str(new)]
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=os.environ | paths | env,
-        )
-        self.answers: list[dict[str, Any]] = []
-
-    def step(self) -> None:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"a contender ended: {self.process.args}")
-        self.answers.append(json.loads(line))
-
-    def seconds(self) -> list[float]:
-        return [answer["seconds"] for answer in self.answers[WARM_UP:]]
-
-
-def compare(args: argparse.Namespace, size: str) -> None:
-    passive = {"OMP_WAIT_POLICY": "PASSIVE"}
-    wanted = {"ours": (sys.executable, "ours", {})}
-    if args.torch:
-        wanted |= {"trl": (args.torch, "trl", passive), "trl (default)": (args.torch, "trl", {})}
-    if args.tunix:
-        wanted["tunix"] = (args.tunix, "tunix", {})
-    running = {name: Contender(python, who, size, args.new, env) for name, (python, who, env) in wanted.items()}
+def compare(
+    size: str, *, torch: str = "", tunix: str = "", rounds: int = 5, new: int = 0, what: str = "step"
+) -> dict[str, Any]:
+    """One table: seconds a step of every contender whose interpreter is given. what: of NEW; new: 0 = what it says there."""
+    wanted: dict[str, tuple[str, str, dict[str, str]]] = {"ours": (sys.executable, "ours", {})}
+    if what == "update":
+        wanted["matrix products alone"] = (sys.executable, "floor", {})
+    if torch:
+        wanted |= {"trl": (torch, "trl", PASSIVE), "trl (default)": (torch, "trl", {})}
+    if tunix:
+        wanted["tunix"] = (tunix, "tunix", {})
+    new, skip = new or NEW[what], WARM_UP[what]
+    running = {
+        name: Contender([python, str(WORKER), who, size, str(new), what], ours=who in ("ours", "floor"), env=env, quiet=True)
+        for name, (python, who, env) in wanted.items()
+    }
     try:
-        for _ in range(WARM_UP + args.rounds):
-            for contender in running.values():
-                contender.step()
+        in_turns(running, skip + rounds)
     finally:
         for contender in running.values():
-            contender.process.kill()
-    print(
-        f"| {size} | seconds a step (least to most) | ours is faster by | first step | reward, first and last |\n|---|---|---|---|---|"
-    )
-    own = statistics.median(running["ours"].seconds())
-    for name, contender in running.items():
-        found = contender.seconds()
-        middle, first, last = statistics.median(found), contender.answers[0], contender.answers[-1]
-        print(
-            f"| {name} | {middle:.3f} ({min(found):.3f} to {max(found):.3f}) | {middle / own:.2f} | {first['seconds']:.1f} "
-            f"| {first['reward']:.3f}, {last['reward']:.3f} |"
-        )
-    print()
+            contender.stop()
+    own = running["ours"].column(skip=skip)
+    rows = [Row(name, found.column(skip=skip), own) for name, found in running.items()]
+    named = {"varied": f"step, completions of any length up to {new}"}.get(what, what)
+    out = table(f"{size}: {named}", "seconds", rows)
+    for name, found in running.items():
+        first, last = found.answers[0], found.answers[-1]
+        if "reward" in first:
+            print(
+                f"{name}: first {what} {first['seconds']:.1f} s, reward {first['reward']:.3f} at first, {last['reward']:.3f} at last"
+            )
+    return out
 
 
 def main() -> None:
@@ -87,10 +65,13 @@ def main() -> None:
     parser.add_argument("--tunix", default="", help="interpreter with google-tunix")
     parser.add_argument("--sizes", default="small,mid")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--new", type=int, default=64, help="tokens a completion")
+    parser.add_argument("--new", type=int, default=0, help="most tokens a completion; 0 = 64, and 192 where lengths vary")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--update", action="store_const", dest="what", const="update", default="step", help="on given rollouts")
+    kinds.add_argument("--varied", action="store_const", dest="what", const="varied", help="completions of geometric length")
     args = parser.parse_args()
     for size in args.sizes.split(","):
-        compare(args, size)
+        compare(size, torch=args.torch, tunix=args.tunix, rounds=args.rounds, new=args.new, what=args.what)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """One contender of `bench.step`, in a process (and often an interpreter) of its own.
 
-    python bench/step_worker.py WHO SIZE NEW      # WHO: ours | trl | tunix
+    python bench/step_worker.py WHO SIZE NEW [step|varied|update]      # WHO: ours | floor | trl | tunix
 
 Single-turn GRPO from random weights: 8 prompts of 64 tokens, 4 completions each, one AdamW update a step, no KL, a reward in
-plain Python. Reads one line for each step it may take and answers with one JSON line: its seconds and mean reward.
+plain Python. Reads one line for each step it may take and answers with one JSON line: its seconds and mean reward. `update`: the
+rollouts of the first step are given again in all later ones. `floor` times the matrix products of our update. `varied`: a row ends at
+any of a 64th of the ids, or after NEW tokens (ours draws such lengths beforehand: its sampler takes up to 16 stop ids).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import sys
 import tempfile
 import time
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,7 @@ SIZES: dict[str, dict[str, int]] = {
     "small": dict(vocab=1024, width=128, layers=6, heads=4, kv_heads=2, head_dim=32, ff=512),
     "mid": dict(vocab=8192, width=512, layers=8, heads=8, kv_heads=4, head_dim=64, ff=1536),
 }
+MEAN = 64  # tokens of a completion of `varied`, but for the limit
 ALWAYS = 10**6  # steps a trainer is told to make; the process is killed when enough are timed
 
 
@@ -39,8 +43,11 @@ class Clock:
             os._exit(0)
         self._began = time.perf_counter()
 
-    def tell(self, reward: float) -> None:
-        print(json.dumps({"seconds": time.perf_counter() - self._began, "reward": reward}), file=self._out, flush=True)
+    def tell(self, reward: float, **more: float) -> None:
+        self.say({"seconds": time.perf_counter() - self._began, "reward": reward} | more)
+
+    def say(self, answer: dict[str, float]) -> None:
+        print(json.dumps(answer), file=self._out, flush=True)
 
 
 def even(ids: Any) -> float:
@@ -48,73 +55,51 @@ def even(ids: Any) -> float:
     return float(np.mean([int(i) % 2 == 0 for i in ids])) if len(ids) else 0.0
 
 
-def ours(c: dict[str, int], new: int, clock: Clock) -> None:
-    """The project's sampler, credit, packing and update as a run calls them."""
-    import jax
+def stops(size: int) -> list[int]:
+    """Ids of which one comes every MEAN tokens from a model that knows nothing; as many even as odd, so that rewards do not move them."""
+    return list(range(2, 2 + size // MEAN))
 
-    from configs import default
-    from slca.credit.algorithms import algorithm
-    from slca.learn.batch import pack
-    from slca.learn.forward import policy_forward
-    from slca.learn.optim import optimizer, schedule
-    from slca.learn.update import init_state, make_update
-    from slca.policy import transformer
+
+def first_answer(function: Any) -> Any:
+    """The function, called once; later calls get what it gave then."""
+    kept: list[Any] = []
+
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        if not kept:
+            kept.append(function(*args, **kwargs))
+        return dict(kept[0]) if isinstance(kept[0], dict) else kept[0]
+
+    return answer
+
+
+def ours(c: dict[str, int], new: int, clock: Clock, what: str, floor: bool = False) -> None:
+    """The project's step, see `bench.single_turn`. floor: in place of the update, the matrix products it is made of."""
+    from bench.matmuls import product_timers
+    from bench.single_turn import SingleTurn
     from slca.policy.config import ModelConfig
-    from slca.rollout.sampler import Sampler, row_keys
-    from slca.types import POLICY, PROMPT, SUMMARY, Episode, Parsed, Rollouts, Task
 
-    config = default.get_config("grpo")
-    config.optim.lr, config.train.micro_rows, config.train.row_lengths = RATE, 16, (LENGTH + new,)
     model = ModelConfig("qwen3", **c, max_length=512, rope_theta=1e4)  # type: ignore[arg-type]
-    tx = optimizer(config.optim, schedule("constant", RATE, ALWAYS), transformer.logical_axes(model))
-    hidden, unembed = policy_forward(model)
-    update, credit_of = make_update(hidden, unembed, tx, config), algorithm("grpo").credit
-    state = init_state(transformer.init(model, jax.random.key(0)), tx, jax.random.key(0))
-    rows = PROMPTS * GROUP
-    sampler = Sampler(
-        model, slots=rows, cache_length=LENGTH + new, prompt_buckets=(LENGTH,), suffix_buckets=(16,), decode_steps=32
-    )
-    draw = np.random.default_rng(0)
-    prompt_of, sample_of = np.repeat(np.arange(PROMPTS), GROUP), np.tile(np.arange(GROUP), PROMPTS)
-    task = Task("bench", [], [], [])
+    own = SingleTurn(model, prompts=PROMPTS, group=GROUP, length=LENGTH, new=new, rate=RATE, micro_rows=16)
+    state = own.init()
+    if floor:
+        (batch,), _ = own.pack(*own.sample(state.params, 0))
+        timers = product_timers(lambda state, batch: own.update(state, batch), state, batch)
+        while True:
+            clock.wait()
+            clock.say({"seconds": sum(count * timer() for timer, count in timers)})
+    given = None
     for step in range(ALWAYS):
-        prompts = draw.integers(2, c["vocab"], (PROMPTS, LENGTH))
         clock.wait()
-        keys = row_keys(0, step, prompt_of, sample_of, np.zeros(rows, int))
-        repeated = prompts[prompt_of].tolist()
-        found = sampler.generate(state.params, repeated, keys=keys, max_new_tokens=new, temperature=1.0)
-        rewards = np.array([even(found.tokens[n, : found.length[n]]) for n in range(rows)])
-        kind = np.full((rows, 1), SUMMARY)
-        credit = credit_of(Rollouts(prompt_of, kind, {"total": rewards, "tool": 0 * rewards, "summary": rewards}))
-        episodes = []
-        for n in range(rows):
-            length = int(found.length[n])
-            writer = np.array([PROMPT] * LENGTH + [POLICY] * length, np.int8)
-            turn = np.where(writer == POLICY, 0, -1).astype(np.int16)
-            tokens = np.concatenate([prompts[prompt_of[n]], found.tokens[n, :length]]).astype(np.int32)
-            logprob = np.concatenate([np.zeros(LENGTH, np.float32), found.logprob[n, :length]])
-            episodes.append(
-                Episode(
-                    task,
-                    int(prompt_of[n]),
-                    int(sample_of[n]),
-                    tokens,
-                    writer,
-                    turn,
-                    logprob,
-                    [Parsed(text="x")],
-                    [[]],
-                    [0],
-                    end="answered",
-                )
-            )
-        for batch in pack(episodes, credit, None, config):
-            state, _ = update(state, batch)
-        jax.block_until_ready(state.params)
-        clock.tell(float(rewards.mean()))
+        if what == "varied":
+            given = own.sample_varied(state.params, step, MEAN)
+        elif what == "step" or given is None:
+            given = own.sample(state.params, step)
+        batches, reward = own.pack(*given)
+        state = own.learn(state, batches)
+        clock.tell(reward)
 
 
-def trl(c: dict[str, int], new: int, clock: Clock) -> None:
+def trl(c: dict[str, int], new: int, clock: Clock, what: str) -> None:
     """TRL's GRPOTrainer over transformers on torch CPU."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "WANDB_DISABLED": "true"}
     from datasets import Dataset
@@ -137,6 +122,8 @@ def trl(c: dict[str, int], new: int, clock: Clock) -> None:
             max_position_embeddings=512, eos_token_id=size - 2, pad_token_id=size - 3, bos_token_id=None,
         )
     )  # fmt: skip
+    if what == "varied":
+        policy.generation_config.eos_token_id = stops(size)
     draw, mean = random.Random(0), [0.0]
     rows = [{"prompt": " ".join(f"w{draw.randrange(size - 3)}" for _ in range(LENGTH))} for _ in range(512)]
 
@@ -156,18 +143,20 @@ def trl(c: dict[str, int], new: int, clock: Clock) -> None:
     how = GRPOConfig(
         output_dir=tempfile.mkdtemp(), per_device_train_batch_size=PROMPTS * GROUP, num_generations=GROUP, max_completion_length=new,
         temperature=1.0, top_k=0, beta=0.0, max_steps=ALWAYS, learning_rate=RATE, logging_steps=ALWAYS, report_to=[], use_cpu=True,
-        bf16=False, save_strategy="no", disable_tqdm=True, gradient_checkpointing=False, generation_kwargs=dict(min_new_tokens=new),
-        dataloader_num_workers=0,
+        bf16=False, save_strategy="no", disable_tqdm=True, gradient_checkpointing=False, dataloader_num_workers=0,
+        generation_kwargs={} if what == "varied" else {"min_new_tokens": new},
     )  # fmt: skip
     data = Dataset.from_list(rows)
     trainer = GRPOTrainer(
         model=policy, reward_funcs=reward, args=how, train_dataset=data, processing_class=tokenizer, callbacks=[Steps()]
     )
+    if what == "update":
+        trainer._generate_and_score_completions = first_answer(trainer._generate_and_score_completions)
     clock.wait()
     trainer.train()
 
 
-def tunix(c: dict[str, int], new: int, clock: Clock) -> None:
+def tunix(c: dict[str, int], new: int, clock: Clock, what: str) -> None:
     """google-tunix's GRPOLearner with its own sampler. A step is what lies between two reward calls: update, then rollout."""
     import jax
     import optax
@@ -214,7 +203,7 @@ def tunix(c: dict[str, int], new: int, clock: Clock) -> None:
     )  # fmt: skip
     sampling = base_rollout.RolloutConfig(
         max_tokens_to_generate=new, max_prompt_length=LENGTH, kv_cache_size=LENGTH + new + 8, temperature=1.0, top_p=1.0,
-        top_k=None, eos_tokens=[size + 5],
+        top_k=None, eos_tokens=stops(size) if what == "varied" else [size + 5],
     )  # fmt: skip
     cluster = rl_cluster.RLCluster(
         actor=qwen3.Qwen3(config, rngs=nnx.Rngs(0)), reference=None, tokenizer=Tokenizer(),
@@ -223,6 +212,8 @@ def tunix(c: dict[str, int], new: int, clock: Clock) -> None:
             offload_to_cpu=False, training_config=training, rollout_config=sampling,
         ),
     )  # fmt: skip
+    if what == "update":
+        cluster.generate = first_answer(cluster.generate)
     grpo = GRPOConfig(num_generations=GROUP, num_iterations=1, beta=0.0, epsilon=0.2)
     learner = GRPOLearner(rl_cluster=cluster, algo_config=grpo, reward_fns=[reward])
     draw = random.Random(0)
@@ -237,8 +228,10 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     who, size, new = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    what = sys.argv[4] if len(sys.argv) > 4 else "step"
     out, sys.stdout = sys.stdout, sys.stderr  # what a library prints must not look like an answer
-    {"ours": ours, "trl": trl, "tunix": tunix}[who](SIZES[size], new, Clock(out))
+    contenders = {"ours": ours, "floor": partial(ours, floor=True), "trl": trl, "tunix": tunix}
+    contenders[who](SIZES[size], new, Clock(out), what)
 
 
 if __name__ == "__main__":

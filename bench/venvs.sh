@@ -1,18 +1,29 @@
 #!/bin/sh
-# Virtual environments of the peers that bench/rollout.py is compared to (Python 3.11; one FOLDER, about 3 GB):
+# Virtual environments of the peers that bench/run.py compares with (Python 3.11; one FOLDER, about 3 GB):
 #     sh bench/venvs.sh FOLDER
-#     python -m bench.rollout --torch FOLDER/torch/bin/python --tunix FOLDER/tunix/bin/python --jax12 FOLDER/jax12/bin/python
+#     python -m bench.run step --venvs FOLDER
 # torch first and pinned, so that transformers does not bring a build for CUDA. jax12 needs Python 3.12 (PYTHON312=...).
+# What is there already is left as it is.
 set -eu
 folder=${1:?usage: sh bench/venvs.sh FOLDER}
 python=${PYTHON:-python3.11}
 mkdir -p "$folder"
-"$python" -m venv "$folder/torch"
-"$folder/torch/bin/pip" install -q torch==2.13.0
-"$folder/torch/bin/pip" install -q transformers==5.24.0
-"$python" -m venv "$folder/tunix"
-"$folder/tunix/bin/pip" install -q google-tunix==0.1.7
+
+make() { # NAME PYTHON PACKAGES...: one environment, finished when its mark is there
+    name=$1 interpreter=$2
+    shift 2
+    [ -e "$folder/$name/.complete" ] && return 0
+    "$interpreter" -m venv "$folder/$name"
+    for packages in "$@"; do
+        # unquoted: a step of several packages is split into them
+        # shellcheck disable=SC2086
+        "$folder/$name/bin/pip" install -q $packages
+    done
+    touch "$folder/$name/.complete"
+}
+
+make torch "$python" "torch==2.13.0" "transformers==5.24.0 trl==1.16.0"
+make tunix "$python" "google-tunix==0.1.7"
 if [ -n "${PYTHON312:-}" ]; then
-    "$PYTHON312" -m venv "$folder/jax12"
-    "$folder/jax12/bin/pip" install -q "jax>=0.12" flax jaxtyping safetensors optax sentencepiece jinja2 ml-collections
+    make jax12 "$PYTHON312" "jax>=0.12 flax jaxtyping safetensors optax sentencepiece jinja2 ml-collections"
 fi

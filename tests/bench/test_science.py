@@ -1,0 +1,91 @@
+"""The science runs: which there are, which are done, and that each is made once and after its cold start."""
+
+import json
+
+import pytest
+
+from bench import science
+from bench.science import Run, cold_start, finished, run_all, runs
+
+
+def write_results(folder, *names):
+    folder.mkdir(parents=True)
+    (folder / "results.json").write_text(json.dumps({"rows": [{"name": name} for name in names]}))
+
+
+@pytest.fixture
+def commands(monkeypatch):
+    """Commands in the order in which they are run; each leaves the results of a finished run, or fails if FAIL is in it."""
+    made: list[list[str]] = []
+
+    def fake(command, log, cores):
+        made.append(command)
+        folder = next(word for word in command if word.startswith("--workdir=")).removeprefix("--workdir=")
+        if any("FAIL" in word for word in command):
+            return 3
+        write_results(science.Path(folder), "after SFT" if ":sft" in command[3] else "after RL")
+        return 0
+
+    monkeypatch.setattr(science, "make", fake)
+    return made
+
+
+def test_every_seed_has_the_same_runs_and_seeds_are_outermost():
+    """8 methods in the base condition; 4 in each of three noise levels, two correlations, sparse and without HierR."""
+    found = runs(tuple(science.PARTS), 2)
+    assert len(found) == 2 * (8 + 4 * 7) and len(set(found)) == len(found)
+    assert [run.seed for run in found] == [0] * 36 + [1] * 36
+    assert [run.algorithm for run in runs(("base",), 1)] == list(science.BASE)
+    assert runs(("sparse",), 1)[0] == Run("sparse execution reward", "slca", 0)
+
+
+def test_folders_and_commands(tmp_path):
+    run = Run("noise 1, rho -0.5", "mix@0.5", 3, ("noise=1", "rho=-0.5"))
+    assert run.folder(tmp_path) == tmp_path / "noise-1_rho--0.5" / "mix@0.5-3"
+    command = run.command(tmp_path, ("--extra",))
+    assert "--config=configs/science.py:mix@0.5,noise=1,rho=-0.5" in command and command[-1] == "--extra"
+    assert f"--config.checkpoint.init={cold_start(tmp_path, 3)}" in command and "--config.run.seed=3" in command
+    folders = [run.folder(tmp_path) for run in runs(tuple(science.PARTS), 1)]
+    assert len(set(folders)) == len(folders)  # "w/o HierR" too
+
+
+def test_finished_means_that_the_last_evaluation_is_there(tmp_path):
+    assert not finished(tmp_path / "none")
+    write_results(tmp_path / "half", "untrained", "after SFT")
+    write_results(tmp_path / "done", "untrained", "after RL")
+    assert not finished(tmp_path / "half") and finished(tmp_path / "done")
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_each_run_is_made_once_after_its_cold_start(tmp_path, commands, jobs):
+    wanted = runs(("sparse",), 2)
+    write_results(wanted[1].folder(tmp_path), "after RL")
+    assert run_all(tmp_path, wanted, jobs, ("--flag",)) == 0
+    where = [next(word for word in c if word.startswith("--workdir=")).removeprefix("--workdir=") for c in commands]
+    assert len(where) == len(set(where)) == 2 + 7  # two cold starts; one of eight runs was done
+    for run in wanted:
+        if run != wanted[1]:
+            assert where.index(str(cold_start(tmp_path, run.seed))) < where.index(str(run.folder(tmp_path)))
+    assert all(c[-1] == "--flag" for c in commands)
+    assert run_all(tmp_path, wanted, jobs) == 0 and len(commands) == 9  # a second time there is nothing to do
+
+
+def test_failures_are_counted_and_a_failed_cold_start_stops_its_own_runs_alone(tmp_path, monkeypatch, commands, capsys):
+    monkeypatch.setattr(science, "cold_start", lambda root, seed: root / (f"sft-FAIL-{seed}" if seed == 0 else f"sft-{seed}"))
+    wanted = [run for run in runs(("sparse",), 2) if run.algorithm in ("slca", "grpo")]
+    assert run_all(tmp_path, wanted, 1) == 3  # the cold start of seed 0 and its two runs
+    assert [run for run in wanted if finished(run.folder(tmp_path))] == [run for run in wanted if run.seed == 1]
+    printed = capsys.readouterr().out
+    assert "exit code 3, see " in printed and "sparse execution reward · slca · seed 0: its cold start failed" in printed
+
+
+def test_list_and_unknown_parts(tmp_path, capsys):
+    (tmp_path / "lines.jsonl").write_text(json.dumps({"run": ["base", "grpo", 0], "numbers": {}, "curves": {}}) + "\n")
+    write_results(Run("base", "slca", 0).folder(tmp_path), "after RL")
+    where = ["--part=base", "--seeds=1", f"--root={tmp_path}", f"--results={tmp_path}/lines.jsonl"]
+    assert science.main(["list", *where]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == ["done\tbase\tslca\t0", "done\tbase\tgrpo\t0", "open\tbase\tsupport_control\t0"] and len(lines) == 8
+    with pytest.raises(SystemExit):
+        science.main(["list", "--part=nothing"])
+    assert "nothing unknown" in capsys.readouterr().err

@@ -1,0 +1,97 @@
+"""Means, intervals and paired differences of made-up results that can be worked out by hand; one run's numbers; the figures."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from bench import figures, science_report
+from bench.science_report import differences, means, outcome
+
+T2, T1 = 4.302653, 12.706205  # Student's t, 97.5 %, of two degrees of freedom and of one
+
+
+def numbers(**metrics):
+    return {name: metrics.get(name, np.nan) for name in science_report.NAMES}
+
+
+def made_up():
+    """slca 0.5, 0.6, 0.7 and grpo 0.4, 0.4, 0.4 in Success@0.9; toolpo has one seed."""
+    runs = {("slca", s): numbers(**{"Success@0.9": v, "greedy": 0.5}) for s, v in enumerate((0.5, 0.6, 0.7))}
+    runs |= {("grpo", s): numbers(**{"Success@0.9": 0.4}) for s in range(3)}
+    return runs | {("toolpo", 0): numbers(**{"Success@0.9": 0.45})}
+
+
+def test_means_with_their_intervals():
+    """Standard deviation of 0.5, 0.6, 0.7 is 0.1: half width t * 0.1 / sqrt 3 = 0.248."""
+    table = means(made_up()).splitlines()
+    assert table[0] == "| method | n | Success@0.9 | greedy |"  # what no run has is no column
+    assert f"{T2 * 0.1 / math.sqrt(3):.3f}" == "0.248"
+    assert table[2] == "| slca | 3 | 0.600 ± 0.248 | 0.500 ± 0.000 |"
+    assert table[3] == "| grpo | 3 | 0.400 ± 0.000 | none |"
+    assert table[4] == "| toolpo | 1 | 0.450 | none |"  # one seed has no interval
+
+
+def test_differences_are_paired_by_seed():
+    """0.1, 0.2, 0.3 less: mean 0.2 +- 0.248; of 8 sign flips two are as extreme: p = 0.25. One pair: 2 of 2 flips."""
+    table = differences(made_up()).splitlines()
+    assert table[2] == "| grpo | 3 | +0.200 ± 0.248, p = 0.250 | none | none | none | none |"
+    assert table[3].startswith("| toolpo | 1 | +0.050, p = 1.000 |")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """One run: two evaluations, 25 RL steps."""
+    rows = [
+        {"name": "after SFT", "split": "heldout_tasks", "temperature": 1.0, "metrics": {"success@0.9": 0.1}},
+        {"name": "after RL", "split": "heldout_tasks", "temperature": 1.0, "metrics": {"success@0.9": 0.6, "tool_turns": 1.5}},
+        {"name": "after RL", "split": "heldout_tasks", "temperature": 0.0, "metrics": {"success@0.9": 0.7}},
+    ]
+    (tmp_path / "results.json").write_text(json.dumps({"rows": rows}))
+    lines = [{"phase": "sft", "step": 1, "rollout/success@0.9": 9.0}]
+    for step in range(1, 26):
+        lines.append({"phase": "rl", "step": step, "rollout/success@0.9": step / 25, "rollout/solved": 0.5, "sgls/tokens": 8.0})
+    lines[1]["rollout/success@0.9"] = None
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return tmp_path
+
+
+def test_outcome_of_one_run(folder):
+    """Area: mean of 2/25 ... 25/25 = 0.54; 25 x 8 tokens over 25 x 0.5; curves: windows 1-10 (the first unknown) and 11-20."""
+    found = outcome(folder)
+    assert (
+        found["numbers"]["Success@0.9"] == 0.6 and found["numbers"]["greedy"] == 0.7 and found["numbers"]["tool turns"] == 1.5
+    )
+    assert found["numbers"]["area under Success@0.9"] == pytest.approx(0.54)
+    assert found["numbers"]["simulator tokens per solved"] == pytest.approx(16.0)
+    assert "summary" not in found["numbers"] and "kappa T" not in found["numbers"]
+    x, y = found["curves"]["rollout/success@0.9"]
+    assert x == [10, 20] and y == [pytest.approx(0.24), pytest.approx(0.62)]
+
+
+def lines():
+    curve = {name: [[10, 20], [0.1, 0.2]] for name in science_report.CURVES}
+    runs = [("base", "slca", s, 0.5 + 0.1 * s) for s in (0, 1)] + [("base", "grpo", s, 0.4) for s in (0, 1)]
+    runs.append(("noise 1", "grpo", 0, 0.3))
+    return [{"run": [c, a, s], "numbers": {"Success@0.9": v}, "curves": curve} for c, a, s, v in runs]
+
+
+def test_differences_of_the_figure():
+    """0.1 and 0.2: mean 0.15, half width t * 0.0707 / sqrt 2 = t / 20; a condition without slca is left out."""
+    found = figures.differences(lines(), "Success@0.9")
+    assert set(found) == {"grpo"} and set(found["grpo"]) == {"base"}
+    interval = found["grpo"]["base"]
+    assert interval.mean == pytest.approx(0.15) and interval.high - interval.mean == pytest.approx(T1 / 20, rel=1e-4)
+
+
+def test_the_same_results_draw_the_same_bytes(tmp_path):
+    results = tmp_path / "science.jsonl"
+    results.write_text("".join(json.dumps(line) + "\n" for line in lines()))
+    drawn = []
+    for name in ("a", "b"):
+        path = figures.science(tmp_path / name, results)
+        drawn.append({file.name: file.read_bytes() for file in path.parent.iterdir()})
+    assert drawn[0] == drawn[1] and set(drawn[0]) == {"science.svg", "science_base.svg", "science_noise-1.svg"}
+    text = drawn[0]["science.svg"].decode()
+    assert "base: grpo (n = 2)" in text and "<dc:date>" not in text

@@ -23,6 +23,7 @@ from slca.serve.answers import Writer, dumps
 from slca.serve.constrain import Grammars
 from slca.serve.engine import Engine
 from slca.serve.errors import ApiError
+from slca.serve.fewest import Fewest
 from slca.serve.http import GONE, Client, ClientGone, Events, check_host, check_key, event, read_json
 from slca.serve.metrics import Metrics
 from slca.serve.plan import Limits, Plan, chat_plan, completion_plan
@@ -76,6 +77,7 @@ class Server:
     def __init__(self, engine: Engine, name: str, max_body: int, limits: Limits):
         self.engine, self.name, self.max_body, self.limits = engine, name, max_body, limits
         self.grammars = Grammars(engine.template, getattr(engine, "constrained", False))
+        self.fewest = Fewest(engine.template.tokenizer, least=engine.longest_prompt)
         self.metrics = Metrics(engine)
         self.created = int(time.time())
 
@@ -98,7 +100,7 @@ class Server:
         def read(data: Any) -> tuple[Any, Plan, bool]:
             asked: ChatRequest = validated(ChatRequest, data)
             self._known(asked.model)
-            return asked, chat_plan(asked, data, self.engine, self.grammars, self.limits), bool(asked.logprobs)
+            return asked, chat_plan(asked, data, self.engine, self.grammars, self.fewest, self.limits), bool(asked.logprobs)
 
         return await self._metered("chat", request, read)
 
@@ -106,7 +108,7 @@ class Server:
         def read(data: Any) -> tuple[Any, Plan, bool]:
             asked: CompletionRequest = validated(CompletionRequest, data)
             self._known(asked.model)
-            return asked, completion_plan(asked, self.engine, self.limits), asked.logprobs is not None
+            return asked, completion_plan(asked, self.engine, self.fewest, self.limits), asked.logprobs is not None
 
         return await self._metered("completions", request, read)
 

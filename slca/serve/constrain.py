@@ -91,10 +91,14 @@ class Grammars:
         if len(text) > MAX_SCHEMA:
             raise ApiError(400, f"{param}: a schema of {len(text):,} characters, at most {MAX_SCHEMA:,}", param=param)
         try:
-            return Fenced(Constraint(self._vocabulary, _grammar(text, separators)), self._vocabulary.vocab_size)
+            held = Fenced(Constraint(self._vocabulary, _grammar(text, separators)), self._vocabulary.vocab_size)
         except ValueError as error:
             said = f"{param}: no grammar for this schema: {' '.join(str(error).split())[:300]}"
             raise ApiError(400, said, param=param) from None
+        if not all(held.mask().any() for _ in range(2)):  # one that breaks at the first look allows nothing at the second
+            said = f"{param}: nothing can be written under this schema: it is too large, or demands itself without an end"
+            raise ApiError(400, said, param=param)
+        return held
 
     def call_opening(self) -> Opening:
         """Raises ApiError where the chat template's calls cannot be forced."""

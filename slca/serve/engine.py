@@ -57,7 +57,7 @@ class Piece(NamedTuple):
 
 
 class Stream(Protocol):
-    """The pieces of one request, in order; the last one has a `finish`. Raises Failed or Late instead of a piece."""
+    """The pieces of one request, in order; the last one has a `finish`. Raises Failed, Late or DeadEnd instead of a piece."""
 
     def __aiter__(self) -> AsyncIterator[Piece]: ...
 
@@ -102,6 +102,10 @@ class Failed(Exception):
 
 class Late(Exception):
     """The request's deadline came before its last token."""
+
+
+class DeadEnd(Exception):
+    """The request's own grammar allows no further token."""
 
 
 class Ready:

@@ -17,6 +17,7 @@ from slca.serve.chat import Reading
 from slca.serve.constrain import Grammars, Opening
 from slca.serve.engine import Engine, Request
 from slca.serve.errors import ApiError
+from slca.serve.fewest import Fewest
 from slca.serve.render import conversation
 from slca.serve.schema import ChatRequest, CompletionRequest, NamedTool, Sampling
 
@@ -48,11 +49,14 @@ class Plan:
         return sum(len(row.prompt) for row in self.rows if row.sample == 0)
 
 
-def chat_plan(asked: ChatRequest, data: Mapping[str, Any], engine: Engine, grammars: Grammars, limits: Limits) -> Plan:
+def chat_plan(
+    asked: ChatRequest, data: Mapping[str, Any], engine: Engine, grammars: Grammars, fewest: Fewest, limits: Limits
+) -> Plan:
     """data: the request's own JSON: tools are rendered as they came, key for key. Raises ApiError."""
     template = engine.template
     tools: list[Mapping[str, Any]] = [] if asked.tool_choice == "none" else list(data.get("tools") or ())
     messages = conversation(asked.messages)
+    _short_enough(fewest.conversation(messages), engine, "messages")
     try:
         prompt = template.prompt(messages, tools or None)
     except ValueError as error:
@@ -67,13 +71,26 @@ def chat_plan(asked: ChatRequest, data: Mapping[str, Any], engine: Engine, gramm
     return Plan(_rows(asked, [prompt], most, engine, limits, form, messages, tools), asked.stops, reading)
 
 
-def completion_plan(asked: CompletionRequest, engine: Engine, limits: Limits) -> Plan:
+def completion_plan(asked: CompletionRequest, engine: Engine, fewest: Fewest, limits: Limits) -> Plan:
     """Text prompts are the client's own rendering: control strings in them are control tokens. Raises ApiError."""
     size = engine.template.tokenizer.size
+    if len(asked.prompts) > limits.choices:
+        raise ApiError(400, f"{len(asked.prompts)} prompts, at most {limits.choices} choices a request", param="prompt")
+    for text in asked.prompts:
+        if isinstance(text, str):
+            _short_enough(fewest.raw(sound(text)), engine, "prompt")
     prompts = [_trusted(engine.template, prompt) if isinstance(prompt, str) else list(prompt) for prompt in asked.prompts]
     if any(i >= size for prompt in prompts for i in prompt):
         raise ApiError(400, f"prompt: ids are below {size}", param="prompt")
     return Plan(_rows(asked, prompts, asked.max_tokens or 16, engine, limits, lambda: None), asked.stops)
+
+
+def _short_enough(least: int, engine: Engine, param: str) -> None:
+    """Refuse, before it is tokenized, a text that cannot fit."""
+    most = min(engine.longest_prompt, engine.capacity - 1)
+    if least > most:
+        said = f"the prompt has at least {least} tokens; 1 to {most} fit this server"
+        raise ApiError(400, said, param=param, code="context_length_exceeded")
 
 
 def _rows(

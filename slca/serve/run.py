@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from slca.serve.engine import Engine, Failed, Full, Late, Stream
+from slca.serve.engine import DeadEnd, Engine, Failed, Full, Late, Stream
 from slca.serve.errors import ApiError
 from slca.serve.plan import Plan
 from slca.serve.text import Choice
@@ -78,7 +78,7 @@ class Run:
                 if choice.finish:
                     return
             raise Failed("the row ended without a reason")
-        except (Failed, Late) as error:
+        except (Failed, Late, DeadEnd) as error:
             raise _translated(error, down=500) from error
         finally:
             stream.cancel()
@@ -99,6 +99,9 @@ def _translated(error: Exception, down: int) -> Exception:
             return ApiError(down, "the engine is down" if down == 503 else "the engine failed", code="engine_failed")
         case Late():
             return ApiError(504, "no answer within the server's time limit", code="timeout")
+        case DeadEnd():
+            said = "the schema of this request came to a dead end: it is too large, or something in it demands itself without an end"
+            return ApiError(400, said, code="invalid_schema")
         case ValueError():
             return ApiError(400, str(error)[:300])
     return error

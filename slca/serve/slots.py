@@ -27,7 +27,7 @@ import jax
 from slca.rollout.sampler import APPEND_ROWS, BUDGET, STOP, Sampler
 from slca.rollout.scheduler import DEAD_END, Row, Scheduler
 from slca.rollout.warm import compile_all
-from slca.serve.engine import Failed, Full, Late, Piece, Request
+from slca.serve.engine import DeadEnd, Failed, Full, Late, Piece, Request
 from slca.serve.kept import Kept
 from slca.serve.run import marker_ids
 
@@ -286,9 +286,9 @@ class SlotEngine:
 
 
 def _last(row: Row, sent: int) -> Piece | Exception:
-    """The end of a row. A grammar that allows no token is the server's fault, not the request's."""
+    """The end of a row."""
     if row.reason == DEAD_END:
-        return Failed("the grammar allows no token")
+        return DeadEnd("the grammar allows no token")
     return Piece(row.tokens[sent:], row.logprob[sent:], "stop" if row.reason == STOP else "length")
 
 

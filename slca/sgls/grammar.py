@@ -103,12 +103,12 @@ def _part(tokenizer: Tokenizer, i: int) -> bytes:
     spelled = getattr(tokenizer, "piece", lambda i: "")(i)
     if found := re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", spelled):
         return bytes([int(found[1], 16)])
-    table = _byte_letters()
+    table = byte_letters()
     return bytes(table[letter] for letter in spelled) if all(letter in table for letter in spelled) else b""
 
 
 @lru_cache(maxsize=1)
-def _byte_letters() -> dict[str, int]:
+def byte_letters() -> dict[str, int]:
     """The letter of each byte in byte-level BPE: itself where it can be seen, the others in order from U+0100."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [byte for byte in range(256) if byte not in plain]

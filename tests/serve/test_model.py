@@ -75,6 +75,32 @@ def test_answers_are_the_offline_samplers_whatever_runs_beside_them(served):
             np.testing.assert_allclose(said, logprobs[: len(said)], atol=1e-5)
 
 
+def test_a_conversation_goes_on_from_its_row_with_the_ids_of_a_new_one(served):
+    """Turn after turn, the client's ids being those it got; each turn against the offline sampler's run of the whole prompt."""
+    sampler, params, _ = served
+    engine = SlotEngine(sampler, params, tiny(), warm=False, reuse=1.0)
+
+    async def talk(http, seed):
+        prompt, turns = tiny().prompt([{"role": "user", "content": f"hello {seed}"}]), []
+        for _ in range(3):
+            asked = {"model": "slca", "prompt": prompt, "seed": seed, "max_tokens": LONGEST, "return_token_ids": True}
+            ids = (await http.post("/v1/completions", json=asked)).json()["choices"][0]["token_ids"]
+            turns.append((prompt, ids))
+            prompt = [*prompt, *ids, *tiny().tokenizer.encode("and then? " * (1 + seed))]
+        return turns
+
+    async def go():
+        async with client(engine) as http:
+            return await asyncio.gather(*[talk(http, seed) for seed in range(3)]), engine.stats()
+
+    conversations, stats = asyncio.run(go())
+    for seed, turns in enumerate(conversations):
+        for prompt, ids in turns:
+            assert ids == offline(served, prompt, seed=seed)[0]
+    reused = sum(len(prompt) + len(ids) for turns in conversations for prompt, ids in turns[:-1])
+    assert (stats["continued_total"], stats["continued_tokens_total"]) == (6, reused)
+
+
 def test_a_seed_of_any_size_repeats(served):
     for seed in (-1, 2**31, 10**30):
         one, two = ask(served, {"seed": seed}, {"seed": seed})
@@ -148,3 +174,17 @@ def test_schemas_without_a_grammar_are_refused(served, schema):
     (answer,) = ask(served, {"response_format": form})
     assert answer.status_code == 400 and "response_format" in answer.json()["error"]["param"], answer.text
     assert served[2].health() == ""
+
+
+@constrained
+def test_schemas_that_nothing_can_satisfy_are_the_requests_fault(served):
+    """Found out while it is sampled: an object that is required of itself has no end, a large one breaks the parser."""
+    itself = {"type": "object", "properties": {"x": {"$ref": "#"}}, "required": ["x"]}
+    large = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(1500)}}
+    forced = {"tools": [{"type": "function", "function": {"name": "f", "parameters": itself}}], "tool_choice": "required"}
+    forms = [{"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": s}}} for s in (itself, large)]
+    bodies = [body | {"max_tokens": 150, "stream": stream} for body in (forced, *forms) for stream in (False, True)]
+    for body, answer in zip(bodies, ask(served, *bodies)):
+        assert answer.status_code == 400 or (body["stream"] and answer.status_code == 200), answer.text
+        assert "demands itself" in answer.text and "[DONE]" not in answer.text
+    assert served[2].health() == "" and ask(served, {})[0].status_code == 200

@@ -48,11 +48,15 @@ class Run:
     def folder(self, root: Path) -> Path:
         return root / self.condition.replace(", ", "_").replace(" ", "-").replace("/", "") / f"{self.algorithm}-{self.seed}"
 
-    def command(self, root: Path, extra: tuple[str, ...] = ()) -> list[str]:
+    def cold(self, cold_starts: int) -> int:
+        """The seed of the cold start: its own, or in turn one of the first `cold_starts`, whatever the method and the condition."""
+        return self.seed % cold_starts if cold_starts else self.seed
+
+    def command(self, root: Path, extra: tuple[str, ...] = (), cold_starts: int = 0) -> list[str]:
         argument = ",".join((self.algorithm, *self.conditions))
         return [
             sys.executable, "-m", "slca.main", f"--config=configs/science.py:{argument}", f"--workdir={self.folder(root)}",
-            f"--config.run.seed={self.seed}", f"--config.checkpoint.init={cold_start(root, self.seed)}", *extra,
+            f"--config.run.seed={self.seed}", f"--config.checkpoint.init={cold_start(root, self.cold(cold_starts))}", *extra,
         ]  # fmt: skip
 
 
@@ -91,7 +95,7 @@ def make(command: list[str], log: Path, cores: list[int]) -> int:
         return subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, check=False).returncode
 
 
-def run_all(root: Path, wanted: list[Run], jobs: int, extra: tuple[str, ...] = ()) -> int:
+def run_all(root: Path, wanted: list[Run], jobs: int, extra: tuple[str, ...] = (), cold_starts: int = 0) -> int:
     """Cold starts first, then the runs that are not finished, `jobs` side by side; returns how many failed.
 
     The machine's cores are dealt out among the jobs: models this small gain less from a second core than a second run does.
@@ -115,7 +119,7 @@ def run_all(root: Path, wanted: list[Run], jobs: int, extra: tuple[str, ...] = (
 
     with ThreadPoolExecutor(jobs) as pool:
         cold: dict[int, Future[int] | None] = {}
-        for seed in sorted({run.seed for run in wanted}):
+        for seed in sorted({run.cold(cold_starts) for run in wanted}):
             folder, log = cold_start(root, seed), root / "logs" / f"sft-{seed}.log"
             command = [
                 sys.executable,
@@ -134,7 +138,8 @@ def run_all(root: Path, wanted: list[Run], jobs: int, extra: tuple[str, ...] = (
             if not finished(folder):
                 log = root / "logs" / f"{folder.parent.name}-{folder.name}.log"
                 name = f"{run.condition} · {run.algorithm} · seed {run.seed}"
-                made.append(pool.submit(one, name, folder, run.command(root, extra), log, cold[run.seed]))
+                command = run.command(root, extra, cold_starts)
+                made.append(pool.submit(one, name, folder, command, log, cold[run.cold(cold_starts)]))
         return sum(job.result() != 0 for job in made)
 
 
@@ -144,6 +149,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, default=Path("runs/science"))
     parser.add_argument("--results", type=Path, default=Path(__file__).with_name("science.jsonl"), help="what collect writes")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--cold-starts", type=int, default=0, help="seeds share so many in turn; 0: each has its own")
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side, each on its share of the cores")
     parser.add_argument("--part", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
     parser.add_argument("--algorithms", default="", help="only these")
@@ -163,7 +169,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if arguments.action == "run":
         todo = [run for run in wanted if run not in lines]
-        return 1 if run_all(arguments.root, todo, arguments.jobs, tuple(arguments.set)) else 0
+        return 1 if run_all(arguments.root, todo, arguments.jobs, tuple(arguments.set), arguments.cold_starts) else 0
     from bench import science_report
 
     if arguments.action == "collect":

@@ -179,7 +179,7 @@ def bandit_results() -> dict[str, Any]:
     for name in NAMES:
         for key, settings, column in (("noise", noise, 0), ("coupling", coupling, 1)):
             found = [mean_interval([train(name, seed, **setting)[column] for seed in range(SEEDS)]) for setting in settings]
-            out[key][name] = [[round(f.mean, 5), round(f.mean - f.low, 5)] for f in found]
+            out[key][name] = [[round(f.mean, 3), round(f.mean - f.low, 3)] for f in found]
     return out
 
 
@@ -191,7 +191,7 @@ def bandit(folder: Path) -> Path | None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "bandit.json").write_text(json.dumps(results, indent=1) + "\n")
     plt = plotting()
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4.2))
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2))
     for axis, key, x in ((axes[0], "noise", NOISE), (axes[1], "coupling", COUPLING)):
         for k, (name, found) in enumerate(results[key].items()):
             middle, half = np.array(found, float).T

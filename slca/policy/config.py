@@ -7,12 +7,14 @@ than in `transformer.py`. Fields we would compute wrongly are refused, not ignor
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 FAMILIES = ("qwen2", "qwen3", "llama", "gemma3_text")
 ATTENTION = ("auto", "xla", "blockwise", "splash", "cudnn")
+MOST_LAYERS = 1000  # of any model so far; more is a damaged file, and its tensors would take minutes to list
 REMAT = ("none", "block", "dots")
 DTYPES = ("float32", "bfloat16")
 LORA_TARGETS = {"q": 1, "k": 1, "v": 1, "o": 2, "gate": 1, "up": 1, "down": 1}  # matrix -> how many of its axes are inputs
@@ -25,6 +27,14 @@ _ARCHITECTURES = {
 }
 
 
+def _count(value: Any) -> bool:
+    return type(value) is int and value > 0
+
+
+def _above_zero(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value < math.inf
+
+
 class RopeScaling(NamedTuple):
     """Change of the RoPE frequencies: `llama3` (Llama 3.1, by wavelength) or `linear` (all divided by factor)."""
 
@@ -33,6 +43,12 @@ class RopeScaling(NamedTuple):
     low: float = 1.0
     high: float = 4.0
     original: int = 8192
+
+    @property
+    def sound(self) -> bool:
+        """Whether the numbers make a rule."""
+        numbers = (self.factor, self.low, self.high, self.original)
+        return all(map(_above_zero, numbers)) and (self.kind != "llama3" or self.low < self.high)
 
 
 class Lora(NamedTuple):
@@ -76,25 +92,37 @@ class ModelConfig:
     lora: Lora | None = None
 
     def __post_init__(self) -> None:
-        checks = [
-            (self.family in FAMILIES, f"family {self.family!r} is not one of {FAMILIES}"),
-            (self.heads % self.kv_heads == 0, f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}"),
-            (self.head_dim % 2 == 0, f"head_dim {self.head_dim} is odd, RoPE turns pairs"),
-            (len(self.global_layers) in (0, self.layers), f"{len(self.global_layers)} layer types for {self.layers} layers"),
-            (self.attention in ATTENTION, f"attention {self.attention!r} is not one of {ATTENTION}"),
-            (self.remat in REMAT, f"remat {self.remat!r} is not one of {REMAT}"),
-            (self.dtype in DTYPES, f"dtype {self.dtype!r} is not one of {DTYPES}"),
-            (not self.lora or self.lora.rank > 0, f"the rank of adapters must be positive, is {self.lora and self.lora.rank}"),
-            (
-                not self.lora or set(self.lora.targets) <= set(LORA_TARGETS),
-                f"adapter targets are among {', '.join(LORA_TARGETS)}",
-            ),
-        ]
-        sizes = ("vocab", "width", "layers", "heads", "kv_heads", "head_dim", "ff", "max_length")
-        checks += [(getattr(self, name) > 0, f"{name} must be positive, is {getattr(self, name)}") for name in sizes]
-        for good, message in checks:
+        for good, message in self._checks():
             if not good:
                 raise ValueError(f"model config: {message}")
+
+    def _checks(self) -> Iterator[tuple[bool, str]]:
+        """(holds, what to say if not), each worth asking only where those before it hold."""
+        yield self.family in FAMILIES, f"family {self.family!r} is not one of {FAMILIES}"
+        for name in ("vocab", "width", "layers", "heads", "kv_heads", "head_dim", "ff", "max_length"):
+            yield _count(getattr(self, name)), f"{name} must be positive and whole, is {getattr(self, name)!r}"
+        for name in ("rope_theta", "local_rope_theta", "norm_eps"):
+            yield _above_zero(getattr(self, name)), f"{name} must be a number above 0, is {getattr(self, name)!r}"
+        yield self.layers <= MOST_LAYERS, f"layers must be at most {MOST_LAYERS}, is {self.layers}"
+        yield self.heads % self.kv_heads == 0, f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}"
+        yield self.head_dim % 2 == 0, f"head_dim {self.head_dim} is odd, RoPE turns pairs"
+        yield type(self.tied) is bool, f"tied must be true or false, is {self.tied!r}"
+        yield all(type(i) is int for i in self.stop_ids), f"stop_ids must be whole numbers, are {self.stop_ids!r}"
+        listed = len(self.global_layers)
+        yield listed in (0, self.layers), f"{listed} layer types for {self.layers} layers"
+        slide = not all(self.global_layers)
+        yield (
+            not slide or _count(self.sliding_window),
+            f"sliding layers need a window, sliding_window is {self.sliding_window!r}",
+        )
+        scaling = self.rope_scaling
+        yield scaling is None or scaling.sound, f"no RoPE scaling has the numbers {scaling}"
+        yield self.attention in ATTENTION, f"attention {self.attention!r} is not one of {ATTENTION}"
+        yield self.remat in REMAT, f"remat {self.remat!r} is not one of {REMAT}"
+        yield self.dtype in DTYPES, f"dtype {self.dtype!r} is not one of {DTYPES}"
+        if self.lora:
+            yield self.lora.rank > 0, f"the rank of adapters must be positive, is {self.lora.rank}"
+            yield set(self.lora.targets) <= set(LORA_TARGETS), f"adapter targets are among {', '.join(LORA_TARGETS)}"
 
     @property
     def gemma(self) -> bool:
@@ -151,18 +179,20 @@ class ModelConfig:
             raise ValueError(f"config.json: model_type {family!r} is not supported{hint}; supported: {', '.join(FAMILIES)}")
         _refuse(hf, family)
         width, heads, layers = (_need(hf, n) for n in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
-        head_dim = hf.get("head_dim") or (width // heads if family in ("qwen2", "llama") else _need(hf, "head_dim"))
+        head_dim = hf.get("head_dim")
+        if head_dim is None:
+            head_dim = width // heads if family in ("qwen2", "llama") else _need(hf, "head_dim")
         theta, scaling, local_theta = _rope(hf, family)
         global_layers = _global_layers(hf, layers) if family == "gemma3_text" else ()
         sliding = not all(global_layers)
-        eos = hf.get("eos_token_id")
+        eos, tied = hf.get("eos_token_id"), hf.get("tie_word_embeddings")
         return cls(
             family=family,
             vocab=_need(hf, "vocab_size"),
             width=width,
             layers=layers,
             heads=heads,
-            kv_heads=hf.get("num_key_value_heads") or heads,
+            kv_heads=heads if hf.get("num_key_value_heads") is None else hf["num_key_value_heads"],
             head_dim=head_dim,
             ff=_need(hf, "intermediate_size"),
             rope_theta=theta,
@@ -170,7 +200,7 @@ class ModelConfig:
             local_rope_theta=local_theta,
             max_length=_need(hf, "max_position_embeddings"),
             norm_eps=_need(hf, "rms_norm_eps"),
-            tied=hf.get("tie_word_embeddings", family == "gemma3_text"),
+            tied=family == "gemma3_text" if tied is None else tied,
             sliding_window=_need(hf, "sliding_window") if sliding else 0,
             global_layers=global_layers if sliding else (),
             query_scale=float(_need(hf, "query_pre_attn_scalar")) ** -0.5 if family == "gemma3_text" else 0.0,
@@ -228,6 +258,19 @@ def _refuse(hf: Mapping[str, Any], family: str) -> None:
     for name in (*names, "attn_logit_softcapping", "final_logit_softcapping"):
         if hf.get(name):
             raise ValueError(f"config.json: {name} = {hf[name]!r} is not supported for {family}")
+    kinds = {"full_attention", "sliding_attention"} if family == "gemma3_text" else {"full_attention"}
+    if other := set(hf.get("layer_types") or ()) - kinds:
+        raise ValueError(f"config.json: layer_types holds {', '.join(map(repr, sorted(other)))}, not supported for {family}")
+    for section in (hf, hf.get("rope_parameters") or {}, hf.get("rope_scaling") or {}):
+        if section.get("partial_rotary_factor") not in (None, 1):
+            raise ValueError(
+                f"config.json: partial_rotary_factor = {section['partial_rotary_factor']!r} is not supported for {family}"
+            )
+
+
+def _number(value: Any) -> Any:
+    """A whole number as a float; anything else as it is, for the check of the record to name."""
+    return float(value) if type(value) is int else value
 
 
 def _rope(hf: Mapping[str, Any], family: str) -> tuple[float, RopeScaling | None, float]:
@@ -235,14 +278,14 @@ def _rope(hf: Mapping[str, Any], family: str) -> tuple[float, RopeScaling | None
     nested = hf.get("rope_parameters")
     if family != "gemma3_text":
         theta = nested["rope_theta"] if nested else hf.get("rope_theta", 10_000.0)
-        return float(theta), _scaling(nested or hf.get("rope_scaling")), 10_000.0
+        return _number(theta), _scaling(nested or hf.get("rope_scaling")), 10_000.0
     if nested:
         wide, local = nested["full_attention"], nested["sliding_attention"]
         if _scaling(local):
             raise ValueError("config.json: scaled RoPE in sliding layers is not supported")
-        return float(wide["rope_theta"]), _scaling(wide), float(local["rope_theta"])
+        return _number(wide["rope_theta"]), _scaling(wide), _number(local["rope_theta"])
     theta, local_theta = hf.get("rope_theta", 1_000_000.0), hf.get("rope_local_base_freq", 10_000.0)
-    return float(theta), _scaling(hf.get("rope_scaling")), float(local_theta)
+    return _number(theta), _scaling(hf.get("rope_scaling")), _number(local_theta)
 
 
 def _scaling(rope: Mapping[str, Any] | None) -> RopeScaling | None:

@@ -32,6 +32,7 @@ from slca.policy.layout import Place, places
 from slca.policy.transformer import Params, logical_axes, param_shapes
 
 SHARD_BYTES = 4 * 10**9  # size of one file of an export
+_ALONE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _FLOATS = ("F32", "F16", "BF16")
 _HARMLESS = ("rotary_emb.inv_freq",)  # buffers that old exports carry; computed from the config
 
@@ -73,7 +74,9 @@ def load(path: str | os.PathLike[str], *, mesh: Any = None, dtype: str | None = 
     params: Params = {"blocks": {}}
     for param, group in by_param.items():
         shape, sharding = (_at(tree, param) for tree in (shapes, placement))
-        _at(params, param[:-1])[param[-1]] = _fill(shape, sharding, group, source.read)
+        _at(params, param[:-1])[param[-1]], broken = _fill(shape, sharding, group, source.read)
+        if broken:
+            raise ValueError(f"{name}: {broken} holds NaN or infinity; the checkpoint is damaged: fetch it, or train it, again")
     return config, params
 
 
@@ -107,13 +110,14 @@ def save(path: str | os.PathLike[str], config: ModelConfig, params: Params) -> N
     folder, files = Path(path), _shard(wanted, SHARD_BYTES // size)
     folder.mkdir(parents=True, exist_ok=True)
     names = [f"model-{i + 1:05}-of-{len(files):05}.safetensors" for i in range(len(files))]
-    names = ["model.safetensors"] if len(files) == 1 else names
+    names = [_ALONE] if len(files) == 1 else names
     for name, group in zip(names, files):
         tensors = {place.name: place.stored(np.asarray(_tensor(params, place))) for place in group}
         _write(folder / name, lambda temporary, t=tensors: safetensors.numpy.save_file(t, temporary, metadata={"format": "pt"}))
     if len(files) > 1:
         index = {"metadata": {}, "weight_map": {place.name: name for name, group in zip(names, files) for place in group}}
-        _write(folder / "model.safetensors.index.json", lambda temporary: temporary.write_text(json.dumps(index)))
+        _write(folder / _INDEX, lambda temporary: temporary.write_text(json.dumps(index)))
+    (folder / (_INDEX if len(files) == 1 else _ALONE)).unlink(missing_ok=True)  # of another model that was here
     hf = config.to_hf() | {"torch_dtype": str(params["embed"].dtype)}
     _write(folder / "config.json", lambda temporary: temporary.write_text(json.dumps(hf, indent=2)))
 
@@ -149,13 +153,17 @@ def _at(tree: Any, path: tuple[str, ...]) -> Any:
     return tree
 
 
-def _fill(shape: jax.ShapeDtypeStruct, sharding: Any, group: list[Place], read: Callable[..., np.ndarray]) -> jax.Array:
-    """One parameter from its tensors (one a layer, or a single one), layer by layer straight to the devices that hold it.
+def _fill(
+    shape: jax.ShapeDtypeStruct, sharding: Any, group: list[Place], read: Callable[..., np.ndarray]
+) -> tuple[jax.Array, str]:
+    """One parameter from its tensors (one a layer, or a single one), layer by layer straight to the devices that hold it; and the
+    name of a tensor of which this host read a number that is not finite, or "".
 
     A stack is written in place, so neither host nor device ever holds more than the stack and one layer.
     """
     stacked = group[0].layer >= 0
     shards: dict[Any, jax.Array] = {}
+    finite: dict[str, list[jax.Array]] = {}
     homes = sharding.addressable_devices_indices_map(shape.shape)
     for number, place in enumerate(group):
         blocks: dict[str, np.ndarray] = {}
@@ -167,14 +175,21 @@ def _fill(shape: jax.ShapeDtypeStruct, sharding: Any, group: list[Place], read: 
             inner = index[1:] if stacked else index
             if str(inner) not in blocks:
                 blocks[str(inner)] = np.ascontiguousarray(_block(place, inner, read), shape.dtype)
-            block = blocks[str(inner)]
+            block = jax.device_put(blocks[str(inner)], device)
+            finite.setdefault(place.name, []).append(_finite(block))
             if not stacked:
-                shards[device] = jax.device_put(block, device)
+                shards[device] = block
                 continue
             if device not in shards:
                 shards[device] = jnp.zeros((len(layers), *block.shape), shape.dtype, device=device)
-            shards[device] = _put_layer(shards[device], jax.device_put(block, device), number - layers[0])
-    return jax.make_array_from_single_device_arrays(shape.shape, sharding, [shards[device] for device in homes])
+            shards[device] = _put_layer(shards[device], block, number - layers[0])
+    broken = next((name for name, flags in finite.items() if not all(map(bool, flags))), "")
+    return jax.make_array_from_single_device_arrays(shape.shape, sharding, [shards[device] for device in homes]), broken
+
+
+@jax.jit
+def _finite(block: jax.Array) -> jax.Array:
+    return jnp.isfinite(block).all()
 
 
 @functools.partial(jax.jit, donate_argnums=0)
@@ -196,10 +211,9 @@ def _check(config: ModelConfig, source: Source, wanted: list[Place], path: str) 
     names, head = set(source.names), {"lm_head.weight", "output.weight"}
     left = {name for name in names - {place.name for place in wanted} if not name.endswith(_HARMLESS)}
     missing = [place.name for place in wanted if place.name not in names]
-    if head & set(missing):
+    if len(missing) == 1 and missing[0] in head:
         raise ValueError(
-            f"{path}: {missing[-1] if len(missing) == 1 else (head & set(missing)).pop()} is missing but tie_word_embeddings is "
-            "false; add the tensor, or set tie_word_embeddings to true to use the embedding as the output matrix"
+            f"{path}: {missing[0]} is missing but tie_word_embeddings is false; add the tensor, or set tie_word_embeddings to true to use the embedding as the output matrix"
         )
     if config.tied and head & left:
         name = (head & left).pop()
@@ -210,8 +224,9 @@ def _check(config: ModelConfig, source: Source, wanted: list[Place], path: str) 
                 f"set tie_word_embeddings to false to use it, or delete {name}"
             )
     if missing:
+        instead = f" (there is {min(left)} that none takes)" if left else ""
         raise ValueError(
-            f"{path}: {missing[0]} and {len(missing) - 1} more tensors of a {config.family} model are missing; "
+            f"{path}: {missing[0]} and {len(missing) - 1} more tensors of a {config.family} model are missing{instead}; "
             "the download is incomplete or model_type in config.json is wrong"
         )
     if left:
@@ -238,24 +253,31 @@ class _Folder:
     """A safetensors checkpoint: one file, or several with an index."""
 
     def __init__(self, folder: Path) -> None:
-        index = folder / "model.safetensors.index.json"
+        index, files = folder / _INDEX, [_ALONE]
         if index.exists():
             files = _files_of(index)
-        else:
-            files = ["model.safetensors"]
+            if (folder / _ALONE).exists() and _ALONE not in files:
+                raise ValueError(
+                    f"{folder} holds two models, {_ALONE} and the files of {_INDEX}: delete the one that is not meant"
+                )
         self._where: dict[str, Any] = {}
+        homes: dict[str, str] = {}
         for file in files:
             if not (folder / file).exists():
                 raise ValueError(f"{folder / file} is missing{_bin_hint(folder)}")
             try:
                 handle = safetensors.safe_open(folder / file, framework="numpy")
             except (safetensors.SafetensorError, OSError) as error:
-                raise ValueError(f"{folder / file} is damaged or truncated ({error}); fetch it again") from None
+                raise ValueError(f"{folder / file} is {_damage(folder / file, error)}") from None
             for name in handle.keys():
                 kind = handle.get_slice(name).get_dtype()
                 if kind not in _FLOATS:
-                    raise ValueError(f"{folder / file}: {name} is {kind}; quantised weights are not read, export {_FLOATS}")
-                self._where[name] = handle
+                    raise ValueError(
+                        f"{folder / file}: {name} is {kind}; quantised weights and other types are not read, export {_FLOATS}"
+                    )
+                if name in homes:
+                    raise ValueError(f"{folder}: {name} is in {homes[name]} and in {file}; fetch the model again")
+                self._where[name], homes[name] = handle, file
         self.names: Iterable[str] = self._where.keys()
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -271,14 +293,18 @@ def _open_folder(folder: Path) -> tuple[ModelConfig, _Folder]:
             f"no model at {str(folder)!r}: expected a folder with config.json and model.safetensors "
             "(fetch one with `hf download ORG/NAME --local-dir FOLDER`)"
         )
-    if not (folder / "config.json").exists():
-        raise ValueError(f"{folder / 'config.json'} is missing; copy it from where the weights come from")
+    file = folder / "config.json"
+    if not file.exists():
+        adapter = "; adapter_config.json is there: merge the adapter into its base and save the whole model"
+        hint = adapter if (folder / "adapter_config.json").exists() else "; copy it from where the weights come from"
+        raise ValueError(f"{file} is missing{hint}")
+    found = read_object(file)
     try:
-        config = ModelConfig.from_hf(read_object(folder / "config.json"))
+        config = ModelConfig.from_hf(found)
+    except ValueError as error:
+        raise ValueError(f"{file}: {str(error).removeprefix('config.json: ')}") from None
     except (TypeError, AttributeError, LookupError, ArithmeticError) as error:
-        raise ValueError(
-            f"{folder / 'config.json'}: a field is not of the kind it should be ({error}); fetch it again"
-        ) from None
+        raise ValueError(f"{file}: a field is not of the kind it should be ({error}); fetch it again") from None
     # chat models often list their turn end only in generation_config.json
     return dataclasses.replace(config, stop_ids=tuple(dict.fromkeys((*config.stop_ids, *turn_ends(folder))))), _Folder(folder)
 
@@ -288,10 +314,26 @@ def _files_of(index: Path) -> list[str]:
     found = read_object(index).get("weight_map")
     if not isinstance(found, dict) or not all(isinstance(file, str) for file in found.values()):
         raise ValueError(f"{index}: weight_map must be an object, tensor to file; fetch it again")
+    if outside := [file for file in found.values() if Path(file).name != file]:
+        raise ValueError(f"{index}: weight_map names {outside[0]!r}; files of a model lie beside its index")
     return sorted(set(found.values()))
+
+
+def _damage(file: Path, error: Exception) -> str:
+    """What is wrong with a file that is no safetensors file, and what to do."""
+    try:
+        with file.open("rb") as opened:
+            pointer = opened.read(40).startswith(b"version https://git-lfs")
+    except OSError:
+        pointer = False
+    return (
+        "a git-lfs pointer, not the weights: run `git lfs pull`"
+        if pointer
+        else f"damaged or truncated ({error}); fetch it again"
+    )
 
 
 def _bin_hint(folder: Path) -> str:
     if any(folder.glob("*.bin")):
         return "; torch .bin files are pickles and are not read: save the model again with safe_serialization=True"
-    return "; expected model.safetensors or model.safetensors.index.json"
+    return f"; expected {_ALONE} or {_INDEX}"

@@ -72,11 +72,43 @@ def test_gemma_layers_alternate():
         ({"rope_scaling": {"rope_type": "llama3", "factor": 4.0}}, "lacks high_freq_factor, low_freq_factor"),
         ({"num_key_value_heads": 3}, "not a multiple of kv_heads"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types holds 'sliding_attention'"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
+        ({"rope_parameters": {"rope_theta": 1e6, "partial_rotary_factor": 0.5}}, "partial_rotary_factor = 0.5"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 0}}, "no RoPE scaling has the numbers .*factor=0.0"),
+        (
+            {"rope_scaling": recipe.CONFIGS["llama3"]["rope_scaling"] | {"high_freq_factor": 1.0}},
+            "no RoPE scaling has the numbers .*high=1.0",
+        ),
+        ({"vocab_size": 151936.0}, "vocab must be positive and whole, is 151936.0"),
+        ({"num_key_value_heads": 0}, "kv_heads must be positive and whole, is 0"),
+        ({"num_hidden_layers": 10**7}, "layers must be at most 1000"),
+        ({"rms_norm_eps": float("nan")}, "norm_eps must be a number above 0, is nan"),
+        ({"rope_theta": "1e6"}, "rope_theta must be a number above 0, is '1e6'"),
+        ({"tie_word_embeddings": "no"}, "tied must be true or false, is 'no'"),
+        ({"eos_token_id": "</s>"}, "stop_ids must be whole numbers, are"),
     ],
 )
 def test_what_cannot_be_computed_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         ModelConfig.from_hf(QWEN25_05B | change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sliding_window": 0}, "sliding layers need a window, sliding_window is 0"),
+        ({"layer_types": ["chunked_attention"] * 3}, "layer_types holds 'chunked_attention'"),
+    ],
+)
+def test_layers_of_gemma_that_cannot_be_computed(change, message):
+    with pytest.raises(ValueError, match=message):
+        ModelConfig.from_hf(recipe.CONFIGS["gemma3"] | change)
+
+
+def test_null_is_the_default_of_the_family():
+    for name, tied in (("gemma3", True), ("qwen3", False)):
+        assert ModelConfig.from_hf(recipe.CONFIGS[name] | {"tie_word_embeddings": None}).tied is tied
 
 
 def test_head_dim_must_be_stated_where_it_is_free():

@@ -113,6 +113,14 @@ def drop(key):
     return lambda t: {k: v for k, v in t.items() if k != key}
 
 
+def spoil(key, number):
+    def change(t):
+        t[key] = t[key].copy()
+        t[key][3, 3] = number
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("change", "hf", "message"),
     [
@@ -137,10 +145,19 @@ def drop(key):
         (None, {"model_type": "llama"}, "no llama parameter takes model.layers.0.self_attn.k_norm.weight"),
         (None, {"model_type": "t5"}, "model_type 't5' is not supported"),
         (lambda t: t | {"model.norm.weight": np.ones(48, np.int8)}, {}, "model.norm.weight is I8; quantised"),
+        (
+            lambda t: {f"language_{key}": value for key, value in t.items()},
+            {},
+            r"model.embed_tokens.weight and 35 more tensors .* are missing \(there is language_lm_head.weight that none takes\)",
+        ),
+        (spoil("model.embed_tokens.weight", np.nan), {}, "model.embed_tokens.weight holds NaN or infinity"),
+        (spoil("model.layers.1.mlp.up_proj.weight", np.inf), {}, "model.layers.1.mlp.up_proj.weight holds NaN or infinity"),
+        (None, {"rms_norm_eps": "x"}, r"model/config.json: model config: norm_eps must be a number above 0, is 'x'"),
+        (None, {"rope_scaling": "x"}, r"model/config.json: a field is not of the kind it should be"),
     ],
 )
 def test_what_does_not_fit_is_an_error_with_its_remedy(folder, change, hf, message):
-    """W3, W6: strict both ways."""
+    """W2 (different), W3, W6: strict both ways; and numbers that no training leaves behind."""
     rewrite(folder, change, **hf)
     with pytest.raises(ValueError, match=message) as error:
         weights.load(folder)
@@ -152,6 +169,55 @@ def test_tied_model_whose_file_also_has_the_head(folder):
     rewrite(folder, lambda t: t | {"lm_head.weight": t["model.embed_tokens.weight"]}, tie_word_embeddings=True)
     config, p = weights.load(folder)
     assert config.tied and "head" not in p
+
+
+def in_two_files(folder, listed=lambda file: file, again=()):
+    """The folder's tensors in a.safetensors and b.safetensors with an index; those of `again` in both."""
+    found = tensors(folder)
+    (folder / "model.safetensors").unlink()
+    files = {"a.safetensors": list(found)[:9], "b.safetensors": [*list(found)[9:], *again]}
+    for file, names in files.items():
+        safetensors.numpy.save_file({name: found[name] for name in names}, folder / file)
+    index = {name: listed(file) for file, names in files.items() for name in names}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+
+
+def test_an_index_that_does_not_fit_its_files(folder):
+    first, expected = next(iter(tensors(folder))), weights.load(folder)[1]
+    whole = (folder / "model.safetensors").read_bytes()
+    in_two_files(folder)
+    jax.tree.map(np.testing.assert_array_equal, weights.load(folder)[1], expected)
+    (folder / "model.safetensors").write_bytes(whole)
+    with pytest.raises(ValueError, match=r"holds two models, model.safetensors and the files of model.safetensors.index.json"):
+        weights.load(folder)
+    in_two_files(folder, again=[first])
+    with pytest.raises(ValueError, match=f"{first} is in a.safetensors and in b.safetensors"):
+        weights.load(folder)
+    (folder / "model.safetensors").write_bytes(whole)
+    in_two_files(folder, listed=lambda file: f"../{file}")
+    with pytest.raises(ValueError, match=r"weight_map names '../a.safetensors'; files of a model lie beside its index"):
+        weights.load(folder)
+
+
+def test_saving_over_another_model_leaves_one(folder, monkeypatch):
+    expected = weights.load(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(weights, "SHARD_BYTES", 40_000)
+        weights.save(folder, *expected)
+    jax.tree.map(np.testing.assert_array_equal, weights.load(folder)[1], expected[1])
+    weights.save(folder, *expected)
+    assert not (folder / "model.safetensors.index.json").exists()
+    jax.tree.map(np.testing.assert_array_equal, weights.load(folder)[1], expected[1])
+
+
+def test_files_that_stand_for_weights(folder):
+    (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(ValueError, match=r"model.safetensors is a git-lfs pointer, not the weights: run `git lfs pull`"):
+        weights.load(folder)
+    (folder / "config.json").unlink()
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"config.json is missing; adapter_config.json is there: merge the adapter"):
+        weights.load(folder)
 
 
 def test_files_that_are_not_there(folder, tmp_path):

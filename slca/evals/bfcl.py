@@ -9,6 +9,7 @@
 Greedy by default. Test data: never train on it, filter by it or choose a checkpoint with it.
 Beside each score stand its Wilson 95 % interval, what doing nothing scores (floor) and what the ground truth scores (ceiling),
 both by the same grader on the same entries. There is no "overall": it needs categories that cannot run offline.
+A run that was interrupted goes on with the same command and --out: categories that are answered are not answered again.
 Exit codes: 0 scored (or set up); 2 the command, the checkpoint or the grader's environment is wrong; 1 generation or grading
 failed.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -25,7 +27,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slca.evals.graders import BFCL, GraderError, command_arguments, failed, run
+from slca.evals.command import command, command_arguments
+from slca.evals.graders import BFCL, GraderError, run
 
 if TYPE_CHECKING:
     from slca.evals.bfcl_generate import Answer, Worker
@@ -94,30 +97,16 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments()
-    options = parser.parse_args(argv)
-    try:
-        if options.setup:
-            BFCL.setup(options.venv)
-            return 0
-        check(parser, options)
-        python = BFCL.python(options.venv)
-    except GraderError as error:
-        return failed(BFCL, error, 2)
-    from slca.evals.bfcl_generate import Worker
-    from slca.sgls.endpoint import EndpointError
+    return command(BFCL, arguments(), argv, check, work)
 
-    out = options.out or Path("runs") / f"bfcl-{time.strftime('%Y%m%d-%H%M%S')}"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with Worker(python, out.resolve(), lambda text: print(text, file=sys.stderr)) as worker:
-            found = evaluate(options, python, out.resolve(), worker)
-    except (ValueError, OSError, ImportError) as error:
-        return failed(BFCL, error, 2)
-    except (GraderError, EndpointError, RuntimeError) as error:
-        return failed(BFCL, error, 1)
+
+def work(options: argparse.Namespace, python: Path, out: Path) -> None:
+    """Answer, grade, report."""
+    from slca.evals.bfcl_generate import Worker
+
+    with Worker(python, out, lambda text: print(text, file=sys.stderr)) as worker:
+        found = evaluate(options, python, out, worker)
     report(found, options, out)
-    return 0
 
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -134,11 +123,6 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         parser.error("--through-server goes with --oracle (a checkpoint is served by `python -m slca.serve`; then --url)")
     if options.categories and options.paper_subset:
         parser.error("--categories and --paper-subset exclude each other")
-    for name in ("max_tokens", "context", "slots"):
-        if getattr(options, name) < 1:
-            parser.error(f"--{name.replace('_', '-')}={getattr(options, name)}: must be above 0")
-    if options.limit < 0 or options.temperature < 0:
-        parser.error("--limit and --temperature must not be negative")
 
 
 def categories(options: argparse.Namespace, known: dict[str, list[str]]) -> list[str]:
@@ -169,6 +153,10 @@ def evaluate(options: argparse.Namespace, python: Path, root: Path, worker: Work
     if options.through_server:
         options.parse = "endpoint"
     answers = answer_all(entries, chat, how, wire, worker, root, served=options.slots if options.through_server else 0)
+    if every and all(answer.skipped for rows in answers.values() for answer in rows):
+        raise RuntimeError(
+            f"none of {len(every)} entries was answered: every prompt was beyond the context, or refused by the endpoint"
+        )
     correct = grade(python, root, [name for name in names if any(not answer.skipped for answer in answers[name])])
     return [_score(name, answers[name], correct) for name in names]
 
@@ -184,8 +172,13 @@ def answer_all(
     answers = {}
     for name, rows in entries.items():
         began = time.monotonic()
-        with through_server(rows, chat, served) if served else nullcontext(chat) as asked:
-            answers[name] = _answers(rows, asked, worker, how, wire)
+        kept_answers = root / "answers" / f"{name}.json"
+        if kept_answers.exists():  # of this run, before it was interrupted
+            answers[name] = read_answers(kept_answers)
+        else:
+            with through_server(rows, chat, served) if served else nullcontext(chat) as asked:
+                answers[name] = _answers(rows, asked, worker, how, wire)
+            keep_answers(kept_answers, answers[name])
         print(f"{name}: {len(rows)} entries answered in {time.monotonic() - began:.1f} s", file=sys.stderr)
         kept = {answer.id for answer in answers[name] if not answer.skipped}
         graded = [entry for entry in rows if entry["id"] in kept]
@@ -193,6 +186,20 @@ def answer_all(
         for who, policy in ((CEILING, oracle(graded)), (FLOOR, silent)):
             _write(root, who, name, _answers(graded, policy, worker, "official", "hermes") if graded else [])
     return answers
+
+
+def keep_answers(file: Path, answers: Sequence[Answer]) -> None:
+    """The answers of a category, for a run that goes on after an interruption."""
+    file.parent.mkdir(exist_ok=True)
+    partial = file.with_suffix(".partial")
+    partial.write_text(json.dumps([asdict(answer) for answer in answers]), encoding="utf-8")
+    os.replace(partial, file)
+
+
+def read_answers(file: Path) -> list[Answer]:
+    from slca.evals.bfcl_generate import Answer
+
+    return [Answer(**row) for row in json.loads(file.read_text(encoding="utf-8"))]
 
 
 def answerer(options: argparse.Namespace, entries: Sequence[Any]) -> tuple[Chat, str, str]:
@@ -212,6 +219,7 @@ def answerer(options: argparse.Namespace, entries: Sequence[Any]) -> tuple[Chat,
     from slca.restore import policy_of
 
     policy = policy_of(options.checkpoint)
+    options.context = min(options.context, policy.model.max_length)  # as the report says it
     wire = policy.config.chat.wire
     options.parse = options.parse or ("official" if _decodable(policy.template) else "strict")
     if options.parse == "official" and wire != "hermes":

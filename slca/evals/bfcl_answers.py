@@ -16,6 +16,7 @@ from slca.evals.chat import Chat, Reply, Request
 from slca.types import ToolCall
 
 _BLOCK = re.compile(r"<tool_call>\n(.*?)\n</tool_call>", re.DOTALL)  # the pattern of the package's QwenFCHandler
+MAX_DEPTH = 64  # levels of a call; a deeper one is no call to us, whatever the package makes of it
 SILENCE = "I cannot help with that."
 DONE = "Done."
 SOURCE = ("simple_java", "simple_javascript")  # categories whose arguments are source text
@@ -29,11 +30,31 @@ def decoded(text: str) -> list[ToolCall]:
     for block in _BLOCK.findall(text):
         try:
             call = json.loads(block)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if isinstance(call, dict) and isinstance(call.get("name"), str) and isinstance(call.get("arguments"), dict):
+        if (
+            isinstance(call, dict)
+            and isinstance(call.get("name"), str)
+            and isinstance(call.get("arguments"), dict)
+            and _shallow(call)
+        ):
             calls.append(ToolCall(call["name"], call["arguments"]))
     return calls
+
+
+def _shallow(value: Any) -> bool:
+    """Whether it nests no deeper than MAX_DEPTH: templates and encoders recurse."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for part in level
+            if isinstance(part, dict | list)
+            for item in (part.values() if isinstance(part, dict) else part)
+        ]
+        if not level:
+            return True
+    return False
 
 
 def written(calls: Sequence[ToolCall]) -> str:

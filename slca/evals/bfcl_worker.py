@@ -121,6 +121,17 @@ def serve():
         answers.flush()
 
 
+def sound(value):
+    """JSON data without half surrogates."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [sound(item) for item in value]
+    if isinstance(value, dict):
+        return {sound(key): sound(item) for key, item in value.items()}
+    return value
+
+
 def evaluate(arguments):
     """`bfcl evaluate` as it is, with a registry entry for each name of ours."""
     from bfcl_eval.__main__ import cli
@@ -134,6 +145,11 @@ def evaluate(arguments):
     class Handler(QwenFCHandler):
         """The official decoder of Hermes text."""
 
+    def extract(text):
+        """Half surrogates, which a model may write as escapes, become U+FFFD: the package fails to write them to its score file, and
+        no right answer has one."""
+        return sound(QwenFCHandler._extract_tool_calls(text))
+
     def decode_execute(self, result, has_tool_call_tag):
         """Before execution, names that no official class documents and keys that are no identifiers give way to a call that
         fails, as they would: the executor hands the text to Python's `eval`."""
@@ -145,6 +161,7 @@ def evaluate(arguments):
         text = "".join(f"<tool_call>\n{json.dumps(call)}\n</tool_call>\n" for call in calls)
         return QwenFCHandler.decode_execute(self, text, has_tool_call_tag)
 
+    Handler._extract_tool_calls = staticmethod(extract)
     Handler.decode_execute = decode_execute  # not in the class body: the package's metaclass wants a decorator of its own there
     for name in arguments[arguments.index("--model") + 1].split(","):
         MODEL_CONFIG_MAPPING[name] = ModelConfig(

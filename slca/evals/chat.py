@@ -8,6 +8,7 @@ sampled ids instead, so where a template rewrites old turns the two differ.
 from __future__ import annotations
 
 import json
+import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -117,7 +118,7 @@ class Sampled:
 class Endpoint:
     """Replies of an OpenAI-compatible server, which renders and parses itself. key_env names the variable that holds its key.
 
-    A request that the server refuses (HTTP 400, 413, 422: most often a prompt beyond its context) is skipped. Anything else
+    A request that the server refuses (HTTP 400, 413, 422: most often a prompt beyond its context) is skipped, and the first refusal is printed. Anything else
     raises `slca.sgls.endpoint.EndpointError` after its retries: a score over the requests that happened to get through would be
     no score.
     """
@@ -129,6 +130,7 @@ class Endpoint:
 
         self.client = Client(url, model, key_env=key_env, concurrency=concurrency)
         self.max_tokens, self.temperature, self.concurrency = max_tokens, temperature, concurrency
+        self.refused = 0
 
     def __call__(self, requests: Sequence[Request]) -> list[Reply]:
         with ThreadPoolExecutor(self.concurrency) as pool:
@@ -143,6 +145,9 @@ class Endpoint:
             made = self.client.complete(messages, temperature=self.temperature, max_tokens=self.max_tokens, tools=tools)
         except EndpointError as error:
             if error.kind in ("http_400", "http_413", "http_422"):
+                if not self.refused:
+                    print(f"the endpoint refuses a request, which is skipped: {error}", file=sys.stderr)
+                self.refused += 1
                 return Reply(skipped=True)
             raise
         return Reply(

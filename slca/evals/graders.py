@@ -8,11 +8,12 @@ No file of a package is changed. A worker script of ours runs under the package'
 
 from __future__ import annotations
 
-import argparse
+import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,7 +50,10 @@ class Grader:
         if not python.is_file():
             raise GraderError(f"the grader {self.package} {self.version} is not installed at {place}; {remedy}")
         code = f"import importlib.metadata as m; print(m.version({self.package!r}))"
-        found = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=False)
+        try:
+            found = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=False, timeout=120)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise GraderError(f"{python} cannot be run ({error}); {remedy}") from None
         if found.returncode or found.stdout.strip() != self.version:
             got = found.stdout.strip() or "no such package"
             raise GraderError(f"{place} holds {got}, not {self.package} {self.version}; {remedy}")
@@ -65,6 +69,15 @@ class Grader:
         else:
             say(f"{self.package} {self.version} is there already: {place}")
             return python
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise GraderError(f"{place}: cannot be made ({error}); name another folder by --venv or {self.variable}") from None
+        with held(place.with_name(f"{place.name}.lock"), f"{place} is being set up"):
+            self._install(place, say)
+        return self.python(venv)
+
+    def _install(self, place: Path, say: Callable[[str], None]) -> None:
         say(f"installing {self.package} {self.version} into {place} (minutes, some hundred MB)")
         pip = [str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         for command in (
@@ -75,7 +88,6 @@ class Grader:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise GraderError(f"`{' '.join(command[:5])} ...` failed:\n{(done.stderr or done.stdout).strip()[-1500:]}")
-        return self.python(venv)
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
@@ -84,32 +96,35 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8", **extra}
 
 
-def run(command: list[str], extra: Mapping[str, str], log: Path, timeout: float) -> None:
-    """Run a grader's command to its end, its output in `log`. Raises GraderError with the last lines of it."""
+@contextmanager
+def held(lock: Path, what: str) -> Iterator[None]:
+    """Hold a lock file; the kernel lets go of it when its holder ends, however. Raises GraderError: another process has it."""
+    try:
+        file = lock.open("a", encoding="utf-8")
+    except OSError as error:
+        raise GraderError(f"{lock.parent}: cannot write there ({error.strerror})") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise GraderError(f"{what} by another process; wait for it or name another folder") from None
+        yield
+
+
+def run(command: list[str], extra: Mapping[str, str], log: Path, timeout: float, answers: str = "") -> None:
+    """Run a grader's command to its end, its output in `log`; `answers` are what it reads from its standard input. Raises GraderError
+    with the last lines of the output."""
     with log.open("w", encoding="utf-8") as file:
         try:
             code = subprocess.run(
-                command, env=environment(extra), stdout=file, stderr=subprocess.STDOUT, timeout=timeout, check=False
+                command, env=environment(extra), stdout=file, stderr=subprocess.STDOUT, timeout=timeout, check=False,
+                input=answers, text=True,
             ).returncode  # fmt: skip
         except subprocess.TimeoutExpired:
             raise GraderError(f"the grader took more than {timeout:g} s; its output is in {log}") from None
     if code:
         tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:])
         raise GraderError(f"the grader ended with exit code {code}; the whole output is in {log}\n{tail}")
-
-
-def command_arguments(parser: argparse.ArgumentParser, grader: Grader) -> None:
-    """What the commands of all graders take."""
-    parser.add_argument("--out", type=Path, metavar="DIR", help=f"default runs/{grader.name}-<time>")
-    where = f"the grader's environment (default ${grader.variable} or the cache)"
-    parser.add_argument("--venv", default="", metavar="DIR", help=where)
-    parser.add_argument("--setup", action="store_true", help="make the grader's environment and stop")
-
-
-def failed(grader: Grader, error: BaseException, code: int) -> int:
-    """Say what is wrong; returns the exit code."""
-    print(f"slca.evals.{grader.name}: {error}", file=sys.stderr)
-    return code
 
 
 BFCL = Grader(

@@ -11,6 +11,7 @@ benchmark's user is a language model, at any OpenAI-compatible endpoint;
 --scripted-user reads out its scenario and stops: plumbing, not the benchmark. Prompts are 5,000 to 10,000 tokens and more.
 Printed: pass^1..k with 95 % intervals over tasks, runs lost to infrastructure apart, reward basis, and what doing nothing
 scores.
+A run that was interrupted goes on with the same command and --out.
 Exit codes: 0 scored (or set up); 2 the command, the checkpoint or the runner's environment is wrong; 1 the run failed.
 """
 
@@ -20,7 +21,6 @@ import argparse
 import json
 import re
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -28,13 +28,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slca.evals.graders import TAU2, GraderError, command_arguments, failed, run
+from slca.evals.command import command, command_arguments
+from slca.evals.graders import TAU2, run
 
 WORKER = Path(__file__).with_name("tau2_worker.py")
 DOMAINS = ("telecom", "airline", "retail", "mock")
 SOLO = ("telecom", "mock")
 OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # else litellm fetches a price list at import
 NAME, USER = "policy", "user"
+SIMULATIONS = "simulations.json"
 _ERROR = re.compile(r"Error running task (.*?), trial (\d+): (.*)")
 # What the policy itself did wrong, in the runner's words: no infrastructure.
 _OWN_FAULTS = ("LLMSoloAgent only supports tool calls", "AgentError", "Expecting", "Extra data", "Unterminated string")
@@ -96,31 +98,35 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = arguments()
-    options = parser.parse_args(argv)
+    return command(TAU2, arguments(), argv, check, work)
+
+
+def work(options: argparse.Namespace, python: Path, out: Path) -> None:
+    """Serve, run, report. A run that was interrupted goes on with the simulations that it has not got."""
+    begun = simulations_of(out)
+    if begun and options.oracle:
+        raise ValueError(
+            f"--out={out} holds a part of a run; an oracle counts its conversations and cannot go on, name another folder"
+        )
+    tasks = load_tasks(python, options, out)
+    log = out / f"run{len(list(out.glob('run*.log'))) or ''}.log"
+    with agent_and_user(options, tasks) as servers:
+        run(
+            command_line(python, options, servers, out), OFFLINE, log, options.timeout, answers="y\ny\n"
+        )  # to "resume?", if it asks
+    report(outcomes(out / SIMULATIONS, sorted(out.glob("run*.log"))), tasks, options, out)
+
+
+def simulations_of(out: Path) -> bool:
+    """Whether the runner has begun there. Raises ValueError where its file is damaged."""
+    file = out / SIMULATIONS
+    if not file.exists():
+        return False
     try:
-        if options.setup:
-            TAU2.setup(options.venv)
-            return 0
-        check(parser, options)
-        python = TAU2.python(options.venv)
-    except GraderError as error:
-        return failed(TAU2, error, 2)
-    out = (options.out or Path("runs") / f"tau2-{time.strftime('%Y%m%d-%H%M%S')}").resolve()
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        if (out / "simulations.json").exists():
-            raise ValueError(f"--out={out} holds a run already; name another folder")
-        tasks = load_tasks(python, options, out)
-        with agent_and_user(options, tasks) as servers:
-            run(command(python, options, servers, out), OFFLINE, out / "run.log", options.timeout)
-        found = outcomes(out / "simulations.json", out / "run.log")
-    except (ValueError, ImportError, OSError) as error:
-        return failed(TAU2, error, 2)
-    except (GraderError, RuntimeError) as error:
-        return failed(TAU2, error, 1)
-    report(found, tasks, options, out)
-    return 0
+        json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        raise ValueError(f"{file} is damaged; name another folder") from None
+    return True
 
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -140,11 +146,6 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         parser.error(
             "--solo takes no user" if options.solo else "say who the user is: --user-llm with --user-url, or --scripted-user"
         )
-    for name in ("trials", "slots", "max_tokens", "context"):
-        if getattr(options, name) < 1:
-            parser.error(f"--{name.replace('_', '-')}={getattr(options, name)}: must be above 0")
-    if options.limit < 0 or options.temperature < 0:
-        parser.error("--limit and --temperature must not be negative")
 
 
 def load_tasks(python: Path, options: argparse.Namespace, out: Path) -> list[dict[str, Any]]:
@@ -194,7 +195,7 @@ def _engine(options: argparse.Namespace) -> Any:
     return build(parser.parse_args(flags))
 
 
-def command(python: Path, options: argparse.Namespace, servers: Mapping[str, Mapping[str, str]], out: Path) -> list[str]:
+def command_line(python: Path, options: argparse.Namespace, servers: Mapping[str, Mapping[str, str]], out: Path) -> list[str]:
     """The official command line. A task that fails on an exception is recorded and the run goes on."""
 
     def llm(who: str, **extra: Any) -> list[str]:
@@ -214,10 +215,12 @@ def command(python: Path, options: argparse.Namespace, servers: Mapping[str, Map
     return [str(python), "-P", str(WORKER), "run", *words]
 
 
-def outcomes(simulations: Path, log: Path) -> list[Outcome]:
-    """One row a simulation of the official results; those it skipped are told apart by what its log says of them."""
+def outcomes(simulations: Path, logs: Sequence[Path]) -> list[Outcome]:
+    """One row a simulation of the official results; those it skipped are told apart by what its logs say of them."""
     reasons = {}
-    for task, trial, said in _ERROR.findall(log.read_text(encoding="utf-8", errors="replace")):
+    for task, trial, said in (
+        found for log in logs for found in _ERROR.findall(log.read_text(encoding="utf-8", errors="replace"))
+    ):
         reasons[task, int(trial)] = said
     rows = []
     for one in json.loads(simulations.read_text(encoding="utf-8"))["simulations"]:

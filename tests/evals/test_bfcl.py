@@ -129,6 +129,50 @@ def test_the_oracle_takes_accepted_values_and_damages_every_second_entry():
     assert decoded(silent([None])[0].text) == []
 
 
+DEEP = block('{"name": "cd", "arguments": {"folder": ' + "[" * 3000 + "]" * 3000 + "}}")
+HOSTILE = [
+    DEEP, block('{"name": "cd", "arguments": {"folder": ' + "[" * 200 + "]" * 200 + "}}"),
+    block('{"name": "cd", "arguments": {"folder": ' + "1" * 5000 + "}}"), block('{"name": "cd", "arguments": {"folder": NaN}}'),
+    block('{"name": "cd", "arguments": {"folder": "\\ud800"}}'), block('{"name": "cd", "arguments": {"\\ud800": "\\u0000"}}'),
+    block('{"name": "\\ud800", "arguments": {}}'), block('{"name": "echo", "arguments": {"content": "\\ud83d"}}'), block("null"),
+    block('{"name": "cd", "arguments": {"self": 1}}'), block('{"name": {"a": 1}, "arguments": {}}'), "<think>" * 50, "\x00\u2028\r", "",
+]  # fmt: skip
+
+
+def test_hostile_replies_are_read():
+    for text in HOSTILE:
+        for how in ("official", "strict"):
+            shown, calls = read(Reply(text), how, "hermes")
+            assert isinstance(shown, str) and isinstance(written(calls), str)
+    assert decoded(HOSTILE[0]) == decoded(HOSTILE[1]) == []
+
+
+def test_an_interrupted_run_answers_only_what_is_missing(tmp_path):
+    entries = {name: [entry(f"{name}_{i}") for i in range(2)] for name in ("simple_python", "multiple")}
+    for rows in entries.values():
+        for row in rows:
+            row["ground_truth"] = [{"cd": {"folder": ["a"]}}]
+            row["declared"] = [{"name": "cd", "parameters": FUNCTIONS[0]["parameters"]}]
+    asked = []
+
+    def chat(requests):
+        asked.append([request.key for request in requests])
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return [Reply(written([CD]), prompt_tokens=7) for _ in requests]
+
+    with pytest.raises(KeyboardInterrupt):
+        bfcl.answer_all(entries, chat, "official", "hermes", Files(), tmp_path)
+    answers = bfcl.answer_all(entries, chat, "official", "hermes", Files(), tmp_path)
+    assert asked == [["simple_python_0", "simple_python_1"]] + [["multiple_0", "multiple_1"]] * 2
+    assert [(a.id, a.calls, a.prompt_tokens) for a in answers["simple_python"]] == [
+        ("simple_python_0", 1, 7),
+        ("simple_python_1", 1, 7),
+    ]
+    rows = (tmp_path / "result" / bfcl.OWN / "BFCL_v4_multiple_result.json").read_text().splitlines()
+    assert [json.loads(row)["id"] for row in rows] == ["multiple_0", "multiple_1"]
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -239,6 +283,20 @@ def test_the_grader_does_not_evaluate_what_a_model_wrote(python, tmp_path):
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert bfcl.grade(python, tmp_path, ["multi_turn_base"])[bfcl.OWN, "multi_turn_base"] == (0, 1)
     assert not mark.exists()
+
+
+def test_the_grader_takes_hostile_replies_for_wrong_ones(python, tmp_path):
+    """The package fails to write half surrogates to its score file, and with that the whole evaluation."""
+    with Worker(python, tmp_path) as worker:
+        for name in ("simple_python", "multi_turn_base"):
+            entries = worker.entries(name)[: len(HOSTILE)]
+            replies = dict(zip((entry["id"] for entry in entries), HOSTILE))
+            chat = lambda requests, replies=replies: [Reply("" if r.step else replies[r.key]) for r in requests]  # noqa: E731
+            answers = bfcl._answers(entries, chat, worker, "official", "hermes")
+            for model in (bfcl.OWN, bfcl.CEILING, bfcl.FLOOR):
+                bfcl._write(tmp_path, model, name, answers)
+    graded = bfcl.grade(python, tmp_path, ["simple_python", "multi_turn_base"])
+    assert set(graded.values()) == {(0, len(HOSTILE))}
 
 
 def test_a_call_that_hangs_costs_one_conversation(python, tmp_path, monkeypatch):

@@ -82,7 +82,7 @@ def test_results_and_whose_fault_they_are(tmp_path):
         "Error running task b, trial 0: LLMSoloAgent only supports tool calls.\n"
         "Error running task b, trial 1: litellm.BadRequestError: the prompt has 1229 tokens; 1 to 511 fit this server\n"
     )
-    found = outcomes(tmp_path / "r.json", tmp_path / "log")
+    found = outcomes(tmp_path / "r.json", [tmp_path / "log"])
     assert [(one.task, one.reward, one.fault) for one in found] == [
         ("a|x[P:None]", 1.0, ""), ("a|x[P:None]", 0.0, "infrastructure"), ("b", 0.0, "policy"), ("b", 0.0, "context"),
     ]  # fmt: skip

@@ -9,6 +9,7 @@ sys/mfu                 arithmetic of the update (6 x parameters x tokens, atten
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import sys
@@ -54,6 +55,18 @@ def _peak(device: Any) -> float:
         return float((device.memory_stats() or {}).get("peak_bytes_in_use", 0))
     except (NotImplementedError, RuntimeError):  # plugins differ in how they say that they do not know
         return 0.0
+
+
+def trim() -> bool:
+    """Give memory that was freed back to the system; whether there was any to give, False where the C library has no such call.
+
+    glibc keeps what compilations and big temporaries leave between longer-lived pieces: resident memory would creep up for
+    hundreds of steps.
+    """
+    try:
+        return bool(ctypes.CDLL(None).malloc_trim(0))
+    except (AttributeError, OSError, TypeError):
+        return False
 
 
 def compiles() -> float:

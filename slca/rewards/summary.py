@@ -97,7 +97,7 @@ def _result(observation: str | Observation) -> tuple[str, bool]:
     return observation, not observation.lstrip().startswith(("error", '{"error"'))
 
 
-@lru_cache(maxsize=4096)  # the rollouts of a group mostly saw the same results
+@lru_cache(maxsize=256)  # the rollouts of a group, which come one after the other, mostly saw the same results
 def _sources(question: str, results: tuple[tuple[str, bool], ...]) -> Sources:
     asked = _plain(question)
     values = [(value, ok) for result, ok in results for value in _leaves(result)]

@@ -1,5 +1,6 @@
 """What is written of memory and arithmetic, on a CPU and on devices that tell more."""
 
+import sys
 from types import SimpleNamespace
 
 import jax
@@ -30,6 +31,17 @@ def test_a_cpu_tells_of_its_process_alone():
     found = system.memory()
     assert found.keys() == {"sys/rss", "sys/rss_max"} and 2**20 < found["sys/rss"] <= found["sys/rss_max"] * 1.01
     assert "sys/mfu" not in system.speed({"time/update": 1.0, "train/tokens": 10.0}, 5)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="resident memory is read from /proc")
+def test_freed_memory_goes_back():
+    """Every second of 4000 pieces of 64 KiB is freed: 128 MB lie between pieces in use."""
+    pieces = [bytes([1]) * 2**16 for _ in range(4000)]
+    del pieces[::2]
+    before = system.memory()["sys/rss"]
+    if not system.trim():
+        pytest.skip("a C library without malloc_trim")
+    assert system.memory()["sys/rss"] < before - 90e6 and len(pieces) == 2000
 
 
 def test_of_accelerators_the_fullest_counts(monkeypatch):

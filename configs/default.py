@@ -28,6 +28,7 @@ def get_config(arg: str = "slca") -> ConfigDict:
 
     h = c.chat = ConfigDict()
     h.tokenizer = "tiny"  # tiny | a Hugging Face folder | gguf:FILE
+    h.template = ""  # chat template: a jinja file, or a folder that has one; "" = the tokenizer's own
     h.wire = "hermes"  # hermes | llama_json | llama_python: how calls are written (by the chat template as well: checked at start-up)
     h.history = "template"  # template: refuse templates that rewrite history | append: keep the sampled ids as they are
     h.thinking = False  # passed to templates that know `enable_thinking`

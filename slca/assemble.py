@@ -55,18 +55,19 @@ def assemble(config: Any, record: Algorithm | None = None) -> Parts:
     if config.run.compile_cache and not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "slca" / "jax"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-    tokenizer = tokenizers.load(config.chat.tokenizer)
-    template = Template(
-        tokenizer,
-        wire=config.chat.wire,
-        history=config.chat.history,
-        thinking=config.chat.thinking,
-        result_tokens=config.chat.tool_result_tokens,
-    )
+    tokenizer = tokenizers.load(config.chat.tokenizer, config.chat.template)
     try:
+        template = Template(
+            tokenizer,
+            wire=config.chat.wire,
+            history=config.chat.history,
+            thinking=config.chat.thinking,
+            result_tokens=config.chat.tool_result_tokens,
+        )
         template.check()
     except ValueError as error:
-        raise ConfigError(f"chat.tokenizer={config.chat.tokenizer}: {error}") from error
+        named = "template" if config.chat.template else "tokenizer"
+        raise ConfigError(f"chat.{named}={config.chat[named]}: {error}") from error
     model = architecture(config, tokenizer)
     mesh = make_mesh(config.mesh) if jax.device_count() > 1 else None
     here = own_mesh(mesh) if mesh is not None and processes.count() > 1 else mesh

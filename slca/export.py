@@ -38,9 +38,11 @@ def export(policy: Policy, folder: str | os.PathLike[str]) -> Path:
     try:
         weights.save(temporary, dataclasses.replace(policy.model, stop_ids=stops), policy.params)
         hf_files.write(policy.tokenizer, temporary)
+        if policy.config.chat.template:  # not the one among the tokenizer's files
+            (temporary / "chat_template.jinja").write_text(policy.tokenizer.chat_template, encoding="utf-8")
         _json(temporary / "generation_config.json", _generation(policy, stops))
         chat = policy.config.chat.to_dict()
-        _json(temporary / "chat.json", {name: value for name, value in chat.items() if name != "tokenizer"})
+        _json(temporary / "chat.json", {name: value for name, value in chat.items() if name not in ("tokenizer", "template")})
         for file in temporary.rglob("*.safetensors"):  # written for the owner alone; the others follow the umask
             file.chmod((temporary / "config.json").stat().st_mode)
         if folder.exists():

@@ -100,7 +100,7 @@ def make_template(config: Any) -> Template:
     """The chat template of the config's `chat` section with its tokenizer, unchecked. Raises ValueError."""
     c = config.chat
     try:
-        tokenizer = tokenizers.load(c.tokenizer)
+        tokenizer = tokenizers.load(c.tokenizer, c.template)
     except FileNotFoundError as error:
         raise ValueError(f"{error}; the run's tokenizer must be where its config says") from error
     return Template(tokenizer, wire=c.wire, history=c.history, thinking=c.thinking, result_tokens=c.tool_result_tokens)

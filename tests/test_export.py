@@ -17,8 +17,9 @@ from slca.restore import policy_of
 FAMILIES = ("qwen2", "qwen3", "llama", "gemma3")
 
 
-def make_run(workdir, family="qwen3"):
+def make_run(workdir, family="qwen3", **chat):
     config = get_config()
+    config.chat.update(chat)
     config.model.update(family=family, width=16, layers=2, heads=2, kv_heads=1, head_dim=8, ff=24)
     config.chat.tool_result_tokens = 77
     params = transformer.init(ModelConfig.random(config.model, 1280), jax.random.key(1))
@@ -47,6 +48,27 @@ def test_an_exported_run_is_the_same_policy(run, tmp_path, capsys):
     assert AutoConfig.from_pretrained(tmp_path / "out").hidden_size == 16
     assert len(AutoTokenizer.from_pretrained(tmp_path / "out")) == 1280
     assert not list(tmp_path.glob(".*"))
+
+
+def test_the_template_that_the_config_names_goes_with_the_export(tmp_path):
+    """ChatML without Hermes tags in the place of the tokenizer's own; the file itself need not be there later."""
+    own = tmp_path / "chatml.jinja"
+    own.write_text(
+        "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{%- endfor %}"
+        "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
+    )
+    make_run(tmp_path / "run", template=str(own))
+    assert export.main([str(tmp_path / "run"), str(tmp_path / "out")]) == 0
+    expected = policy_of(tmp_path / "run").template.text([{"role": "user", "content": "Oslo?"}], generation_prompt=True)
+    assert expected == "<|im_start|>user\nOslo?<|im_end|>\n<|im_start|>assistant\n"
+    own.unlink()
+    policy = policy_of(tmp_path / "out")
+    assert policy.config.chat.template == "" and "template" not in json.loads((tmp_path / "out" / "chat.json").read_text())
+    assert policy.template.text([{"role": "user", "content": "Oslo?"}], generation_prompt=True) == expected
+    with pytest.raises(
+        ValueError, match=r"chat.template='.*chatml.jinja': .* cannot be read .FileNotFoundError.; give a jinja file"
+    ):
+        policy_of(tmp_path / "run")
 
 
 def test_an_export_of_an_export_in_bfloat16(run, tmp_path):

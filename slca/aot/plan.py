@@ -44,7 +44,7 @@ def model_of(config: Any) -> ModelConfig:
     """The architecture: from the checkpoint if it is here, else from the facts in slca/aot/architectures.py."""
     source = config.model.source
     if source == "random":
-        return architecture(config, tokenizers.load(config.chat.tokenizer))
+        return architecture(config, tokenizers.load(config.chat.tokenizer, config.chat.template))
     if source.startswith("gguf:") or Path(source).is_dir():
         return weights.architecture(source).run_as(config.model)
     name = Path(source).name

@@ -24,12 +24,12 @@ PATTERNS = {
 }
 
 
-def from_gguf(path: Path) -> FastTokenizer:
-    """Raises ValueError for a damaged file, or one without a BPE vocabulary, a known `pre` rule or a chat template."""
+def from_gguf(path: Path, chat_template: str = "") -> FastTokenizer:
+    """chat_template: in the place of the file's own. Raises ValueError for a damaged file, or one without a BPE vocabulary, a known `pre` rule or a chat template."""
     get = gguf_metadata.read(path, "tokenizer.").get
-    template = get("tokenizer.chat_template")
+    template = chat_template or get("tokenizer.chat_template")
     if not template:
-        raise ValueError(f"{path}: holds no chat template (tokenizer.chat_template)")
+        raise ValueError(f"{path}: holds no chat template (tokenizer.chat_template); name one in chat.template")
     tokens = get("tokenizer.ggml.tokens", [])
     pipeline = make_pipeline(get, path)
     names = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding"}

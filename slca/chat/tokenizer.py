@@ -57,25 +57,43 @@ class Tokenizer(Protocol):
         """Text of ids, control strings included. Bytes that are not UTF-8 become U+FFFD; ids of no token say nothing."""
 
 
-def load(name: str = "tiny") -> Tokenizer:
+def load(name: str = "tiny", template: str = "") -> Tokenizer:
     """`tiny`, a Hugging Face folder, `gguf:FILE`, or `gguf:PACKAGE` (the file inside an installed package).
 
+    template: a jinja file, or a folder with a chat_template.jinja, in the place of the tokenizer's own chat template.
     Raises FileNotFoundError when a folder is missing, ValueError when there is no usable tokenizer or chat template in it.
     """
+    source = read_template(template) if template else ""
     if name == "tiny":
-        return SentencePieceTokenizer(TINY_MODEL.read_bytes(), TINY_TEMPLATE.read_text(encoding="utf-8"))
+        return SentencePieceTokenizer(TINY_MODEL.read_bytes(), source or TINY_TEMPLATE.read_text(encoding="utf-8"))
     if name.startswith("gguf:"):
         from slca.chat.gguf_file import locate
         from slca.chat.gguf_tokenizer import from_gguf
 
-        return from_gguf(locate(name))
+        return from_gguf(locate(name), source)
     path = Path(name).expanduser()
     if not path.is_dir():
         raise FileNotFoundError(f"chat.tokenizer={name!r}: no such folder; give `tiny`, a Hugging Face folder or gguf:FILE")
-    return from_folder(path)
+    return from_folder(path, source)
 
 
-def from_folder(path: Path) -> FastTokenizer:
+def read_template(name: str) -> str:
+    """The jinja source of `chat.template`. Raises ValueError: no such file, none in the folder, empty, or no text."""
+    path = Path(name).expanduser()
+    try:
+        path = path / "chat_template.jinja" if path.is_dir() else path
+        source = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"chat.template={name!r}: {path} cannot be read ({type(error).__name__}); give a jinja file, a folder with a "
+            "chat_template.jinja, or '' for the tokenizer's own template"
+        ) from None
+    if not source.strip():
+        raise ValueError(f"chat.template={name!r}: {path} is empty")
+    return source
+
+
+def from_folder(path: Path, chat_template: str = "") -> FastTokenizer:
     """A Hugging Face folder (tokenizer.json and its config). Only files of the folder are read; no code in it is run."""
     from transformers import AutoTokenizer
 
@@ -86,17 +104,18 @@ def from_folder(path: Path) -> FastTokenizer:
         raise ValueError(f"chat.tokenizer={str(path)!r}: no tokenizer could be loaded from the folder ({said})") from error
     if not getattr(loaded, "is_fast", False):
         raise ValueError(f"chat.tokenizer={str(path)!r}: needs a fast tokenizer (tokenizer.json)")
-    return from_transformers(loaded, name=str(path), stop_ids=turn_ends(path))
+    return from_transformers(loaded, name=str(path), stop_ids=turn_ends(path), chat_template=chat_template)
 
 
-def from_transformers(loaded: Any, *, name: str = "", stop_ids: Iterable[int] = ()) -> FastTokenizer:
-    """A loaded `transformers` fast tokenizer. stop_ids: further ids that end a turn."""
-    template = loaded.chat_template
+def from_transformers(loaded: Any, *, name: str = "", stop_ids: Iterable[int] = (), chat_template: str = "") -> FastTokenizer:
+    """A loaded `transformers` fast tokenizer. stop_ids: further ids that end a turn. chat_template: in the place of its own."""
+    template = chat_template or loaded.chat_template
     if isinstance(template, dict):
         template = template.get("tool_use") or template.get("default")
     if not template:
         raise ValueError(
-            f"the tokenizer {name or loaded.name_or_path!r} has no chat template; add chat_template.jinja to its folder"
+            f"the tokenizer {name or loaded.name_or_path!r} has no chat template; name one in chat.template, or add "
+            "chat_template.jinja to its folder"
         )
     variables = {key: str(value) for key, value in loaded.special_tokens_map.items() if isinstance(value, str)}
     stops = {*stop_ids, *([loaded.eos_token_id] if loaded.eos_token_id is not None else [])}

@@ -81,8 +81,28 @@ def test_missing_things_are_named(tmp_path):
     for file in (TOKENIZERS / "qwen3").iterdir():
         if file.suffix != ".jinja":
             (tmp_path / file.name).write_bytes(file.read_bytes())
-    with pytest.raises(ValueError, match="no chat template"):
+    with pytest.raises(ValueError, match=r"no chat template; name one in chat\.template"):
         load(str(tmp_path))
+
+
+def test_a_template_in_the_place_of_the_tokenizers_own(tmp_path):
+    """A jinja file, or a folder that has one; for a folder without any template and for one with another."""
+    other = tmp_path / "chat_template.jinja"
+    other.write_text("{{ messages[0].content }}<|im_end|>")
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for file in (TOKENIZERS / "qwen3").iterdir():
+        if file.suffix != ".jinja":
+            (bare / file.name).write_bytes(file.read_bytes())
+    for name, given in ((bare, other), (TOKENIZERS / "qwen3", tmp_path), ("tiny", other)):
+        loaded = load(str(name), str(given))
+        assert loaded.chat_template == "{{ messages[0].content }}<|im_end|>"
+    other.write_text(" \n")
+    with pytest.raises(ValueError, match=r"chat\.template=.*chat_template\.jinja is empty"):
+        load("tiny", str(tmp_path))
+    for missing in (bare, tmp_path / "none.jinja"):
+        with pytest.raises(ValueError, match=r"chat\.template=.*cannot be read .*; give a jinja file, a folder with"):
+            load("tiny", str(missing))
 
 
 def test_a_control_token_that_text_can_make_is_refused():

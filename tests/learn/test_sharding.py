@@ -74,6 +74,20 @@ def test_every_parameter_of_the_policy_has_a_place(mesh, toy):
 
 
 @pytest.mark.parametrize("name", ["adamw", "adafactor", "muon"])
+def test_scalars_of_an_optimizer_are_float32_beside_bf16_parameters(toy, config, name):
+    """W8: a rate or a count in bfloat16 stops moving, or makes NaN; S1: they are replicated, so that a step compiles once."""
+    from slca.learn.optim import optimizer, schedule
+
+    config.optim.name = name
+    rate = schedule("cosine", 1e-6, 500, 0.1)
+    assert rate(jnp.int32(3)).dtype == jnp.float32 and float(rate(jnp.int32(3))) == pytest.approx(3 / 50 * 1e-6, rel=1e-6)
+    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.bfloat16), jax.eval_shape(toy.params))
+    state = jax.eval_shape(optimizer(config.optim, rate, toy.axes).init, params)
+    scalars = [leaf for leaf in jax.tree.leaves(state) if leaf.ndim == 0]
+    assert scalars and all(leaf.dtype in (jnp.float32, jnp.int32) for leaf in scalars)
+
+
+@pytest.mark.parametrize("name", ["adamw", "adafactor", "muon"])
 def test_moments_follow_their_parameter(mesh, toy, config, name):  # S1, S2
     from slca.learn.optim import optimizer, schedule
 

@@ -81,6 +81,29 @@ def test_splash_interpreted_against_xla(window):
         np.testing.assert_allclose(ours, expected, atol=1e-5)
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("window", [None, 100])
+def test_splash_interpreted_over_several_blocks_with_gradients(window):
+    """P10: 384 tokens are three blocks each way; two episodes that begin inside blocks, padding, 4 heads on 2 KV heads."""
+    q, k, v = (np.random.default_rng(n).standard_normal((1, 384, n, 64)).astype(np.float32) for n in (4, 2, 2))
+    episode = jnp.asarray(np.repeat([[1, 2, 0]], [185, 187, 12], axis=1))
+    pair = None if window is None else (window, jnp.int32(1))
+
+    @functools.partial(jax.jit, static_argnames="how")
+    def value_and_grad(how):
+        def objective(q, k, v):
+            if how == "splash":
+                out = attention._splash(q, k, v, episode, pair, 0.4, interpret=True)
+            else:
+                out = attention.attention(q, k, v, episode=episode, window=pair, scale=0.4, implementation=how)
+            return jnp.sum(jnp.sin(out)), out
+
+        return jax.value_and_grad(objective, (0, 1, 2), has_aux=True)(q, k, v)
+
+    for a, b in zip(jax.tree.leaves(value_and_grad("splash")), jax.tree.leaves(value_and_grad("xla"))):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=5e-5)
+
+
 @pytest.mark.parametrize(("how", "needs"), [("splash", "needs a TPU"), ("cudnn", "needs an NVIDIA GPU and dtype bfloat16")])
 def test_kernels_that_cannot_run_here_say_so(how, needs):
     with pytest.raises(ValueError, match=f"attention='{how}' {needs}.*'xla' or 'blockwise'"):

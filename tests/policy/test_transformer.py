@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from slca.learn.sharding import make_mesh, shardings
-from slca.policy import cache, transformer, weights
+from slca.policy import attention, cache, transformer, weights
 from tests.golden import recipe
 from tests.policy.models import FAMILIES, logits, params, row_logits
 
@@ -103,6 +103,72 @@ def test_prefill_and_decode_equal_one_forward(family, how):
         hidden, kv_cache = extend(
             FAMILIES[family], fused, p, jnp.asarray(ROW[positions]), jnp.asarray(positions), jnp.asarray(positions), kv_cache
         )
+        for row in (0, 1):
+            np.testing.assert_allclose(transformer.logits(hidden[row], head), full[positions[row]], atol=2e-5)
+        lengths = lengths + size
+
+
+@pytest.fixture
+def splash_here(monkeypatch):
+    """The TPU's kernel, interpreted."""
+    monkeypatch.setattr(attention, "_splash", functools.partial(attention._splash, interpret=True))
+
+
+LONG = np.random.default_rng(4).integers(0, 61, 128)  # a block of the kernel
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("family", FAMILIES)
+def test_splash_packs_as_plain_rows_with_their_gradient(splash_here, family):
+    """P10, P11 in interpret mode: three episodes and padding; logits and the gradient of every parameter are those of `xla`, and
+    the logits those of each episode alone."""
+    lengths, pad = (40, 65, 9), 14
+    positions = jnp.asarray(np.concatenate([*(np.arange(n) for n in lengths), np.zeros(pad, int)]))[None]
+    episode = jnp.asarray(np.repeat([1, 2, 3, 0], [*lengths, pad]))[None]
+    weight = jnp.asarray(
+        np.random.default_rng(1).standard_normal((1, 128, 1)) * (np.asarray(episode) > 0)[..., None], jnp.float32
+    )
+
+    def packed(how):
+        config = dataclasses.replace(FAMILIES[family], attention=how)
+
+        def objective(p):
+            found = logits(config, p, jnp.asarray(LONG)[None], positions, episode)
+            return jnp.sum(weight * jax.nn.log_softmax(found)[..., 7:8]), found
+
+        return jax.value_and_grad(objective, has_aux=True)(params(family))
+
+    (_, found), gradient = packed("splash")
+    (_, expected), slow = packed("xla")
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    scale = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(slow))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5 * scale), gradient, slow)
+    start = 0
+    for length in lengths:
+        alone = row_logits(FAMILIES[family], params(family), LONG[start : start + length])
+        np.testing.assert_allclose(found[0, start : start + length], alone, atol=2e-5)
+        start += length
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("family", FAMILIES)
+def test_prefill_by_splash_and_decode_equal_one_forward(splash_here, family):
+    """P9, contract 12 in interpret mode: prompts of 100 and 61 tokens in a bucket of 128, then a chunk and single tokens."""
+    config, p = dataclasses.replace(FAMILIES[family], attention="splash"), params(family)
+    full = row_logits(FAMILIES[family], p, LONG)
+    np.testing.assert_allclose(row_logits(config, p, LONG), full, atol=2e-5)
+    lengths = np.array([100, 61])
+    tokens = jnp.asarray(np.where(np.arange(128)[None] < lengths[:, None], LONG[None], 0))
+    positions = jnp.broadcast_to(jnp.arange(128)[None], (2, 128))
+    hidden, kv = jax.jit(lambda t: transformer.Transformer(config).apply({"params": p}, t, positions, keep_kv=True))(tokens)
+    head = transformer.unembed(p, config)
+    for row, length in enumerate(lengths):
+        np.testing.assert_allclose(transformer.logits(hidden[row, :length], head), full[:length], atol=2e-5)
+    kv_cache = cache.from_prefill(*kv, "float32")
+    for size in (6, 1, 1):
+        positions = lengths[:, None] + np.arange(size)[None]
+        at = jnp.asarray(positions)
+        hidden, kv_cache = extend(FAMILIES[family], True, p, jnp.asarray(LONG[positions]), at, at, kv_cache)
         for row in (0, 1):
             np.testing.assert_allclose(transformer.logits(hidden[row], head), full[positions[row]], atol=2e-5)
         lengths = lengths + size

@@ -66,6 +66,8 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: Any, *_: object) -> None:
+        if kind is KeyboardInterrupt:  # whoever is in such a hurry does not wait for a save
+            return
         with contextlib.suppress(*([] if kind is None else [Exception])):  # the first failure is the one to be told
             self.close()
 

@@ -13,9 +13,10 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from slca import processes
 from slca.assemble import Parts
-from slca.learn.probe import make_logprob
-from slca.learn.rows import bucket, collect, fill, layout, padded, ranks, shortest
+from slca.learn.rows import collect, fill, layout, padded, ranks, shortest
+from slca.learn.shapes import batch_shapes, empty
 from slca.learn.sharding import by_rows, row_shards
 from slca.report.metrics import Metrics, pair
 from slca.types import POLICY, Batch, Episode
@@ -25,27 +26,28 @@ MAX_LOG_RATIO = 20.0  # beyond it a ratio is only "very large"
 Drift = Callable[[Any, Sequence[Episode]], list[Float[np.ndarray, "T"]]]
 
 
-def make_drift(config: Any, parts: Parts, params_at: Any = None) -> Drift:
+def make_drift(config: Any, parts: Parts, logprob: Callable[[Any, Batch], Any]) -> Drift:
     """(params, episodes) -> log-prob of the trainer minus that of the sampler for every token of every episode, nats.
 
-    Not-a-number where nothing was sampled and in episodes without a score. Both at the sampling temperature (contract 10).
+    logprob: of `slca.learn.probe.make_logprob` for these parts; it is called with the shapes of `drift_shapes`. Not-a-number where
+    nothing was sampled and in episodes without a score. Both at the sampling temperature (contract 10).
     """
-    logprob = make_logprob(parts.hidden, parts.unembed, config, mesh=parts.mesh, params_at=params_at)
     unit = config.train.micro_rows * row_shards(parts.mesh)
+    shapes = drift_shapes(config, parts)
 
     def drift(params: Any, episodes: Sequence[Episode]) -> list[Float[np.ndarray, "T"]]:
         lengths = [len(episode.tokens) if episode.scored else 0 for episode in episodes]
         if not any(lengths):
             return [np.full(len(episode.tokens), np.nan) for episode in episodes]
         place = layout(lengths, shortest(config.train.row_lengths, max(lengths)), packed=config.train.pack)
-        place = padded(place, bucket(place.rows, unit), unit)
+        place = padded(place, shapes[place.row_length], unit)
         sampled = [np.asarray(episode.writer[:n]) == POLICY for episode, n in zip(episodes, lengths, strict=True)]
-        rows: dict[str, Any] = dict.fromkeys(Batch._fields)  # what scoring does not read stays None
+        rows: dict[str, Any] = {}
         rows["tokens"] = fill(place, [episode.tokens[:n] for episode, n in zip(episodes, lengths, strict=True)], 0, np.int32)
         rows["positions"] = fill(place, [np.arange(n) for n in lengths], 0, np.int32)
         rows["episode"] = fill(place, [np.full(n, k) for n, k in zip(lengths, ranks(place), strict=True)], 0, np.int32)
         rows["loss_weight"] = fill(place, sampled, 0.0, np.float32)
-        batch = Batch(**rows)
+        batch = scored(empty(place.rows, place.row_length))._replace(**rows)
         batch = batch if parts.mesh is None else jax.device_put(batch, by_rows(parts.mesh))
         found = collect(place, np.asarray(jax.device_get(logprob(params, batch)), np.float64))
         return [
@@ -54,6 +56,17 @@ def make_drift(config: Any, parts: Parts, params_at: Any = None) -> Drift:
         ]
 
     return drift
+
+
+def drift_shapes(config: Any, parts: Parts) -> dict[int, int]:
+    """Row length -> rows: all that this process rolls out in a step."""
+    return batch_shapes(config, config.rollout.prompts // processes.count(), row_shards(parts.mesh))
+
+
+def scored(batch: Batch) -> Batch:
+    """The batch without what scoring does not read."""
+    names = ("tokens", "positions", "episode", "loss_weight")
+    return batch._replace(**{name: None for name in Batch._fields if name not in names})
 
 
 def drift_metrics(drifts: Sequence[Float[np.ndarray, "T"]]) -> Metrics:

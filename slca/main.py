@@ -9,7 +9,7 @@ workdir must hold a run, or none; default: continue what it holds), --allow-conf
 Several processes (the same command on every host, the workdir shared): found by themselves on a TPU pod, SLURM, Open MPI and
 GKE; elsewhere --coordinator HOST:PORT (of process 0) --process_id I --num_processes N, or the variables SLCA_COORDINATOR, ...
 Exit codes: 0 finished, or stopped by SIGTERM with a resumable checkpoint; 1 the run failed; 2 the command or the config is wrong;
-3 the watchdog ended it (run.watchdog_seconds without movement).
+3 the watchdog ended it (run.watchdog_seconds without movement); 130 a second signal ended it at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,15 @@ CONFIG = config_flags.DEFINE_config_file("config", None, "config file, with an o
 WORKDIR = flags.DEFINE_string("workdir", None, "run folder; default runs/<config>-<variant>")
 RESUME = flags.DEFINE_bool("resume", None, "the workdir must hold a run to continue; --noresume: it must hold none")
 ALLOW_CHANGE = flags.DEFINE_bool("allow-config-change", False, "continue although the config differs from the stored one")
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # nothing that a traceback would help with
+STORAGE = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EIO,
+    errno.ESTALE,
+)  # no fault of the program
 COORDINATOR = flags.DEFINE_string("coordinator", None, "host:port of process 0, for a run of several processes")
 PROCESS_ID = flags.DEFINE_integer("process_id", None, "which of them this is, from 0")
 NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "how many there are")
@@ -78,10 +86,18 @@ def main(argv: list[str]) -> int:
         print(f"slca.main: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        if error.errno not in FULL and not isinstance(error, SaveError):
+        if error.errno not in STORAGE and not isinstance(error, SaveError):
             raise
-        print(f"slca.main: {error}", file=sys.stderr)
+        hint = (
+            ""
+            if isinstance(error, SaveError)
+            else f"; mend it, and the same command continues from the last checkpoint in {workdir}"
+        )
+        print(f"slca.main: {error}{hint}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # the second signal: nothing is waited for, neither tools nor a save in flight
+        print("slca.main: interrupted; the same command continues from the last checkpoint", file=sys.stderr, flush=True)
+        os._exit(130)
     except Exception:
         if processes.count() == 1:
             raise

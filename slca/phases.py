@@ -1,7 +1,8 @@
-"""What the phases `sft` and `rl` differ in: their optimizer, and with it the shape of their TrainState."""
+"""Where a run stands, and what its phases `sft` and `rl` differ in: their optimizer, and with it the shape of their TrainState."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -12,6 +13,18 @@ from slca.learn.sharding import state_shardings
 from slca.learn.update import init_state
 from slca.policy import lora, transformer
 from slca.types import TrainState
+
+
+@dataclass
+class Position:
+    """Where a run stands. step counts within the phase; number counts steps and phase changes since the run began and names
+    its checkpoints; stream is the state of the phase's task stream."""
+
+    phase: str = "sft"  # sft | rl | done
+    step: int = 0
+    number: int = 0
+    stream: dict[str, Any] = field(default_factory=dict)
+    results: list[dict[str, Any]] = field(default_factory=list)
 
 
 def phase_optimizer(config: Any, parts: Parts, phase: str) -> Any:

@@ -15,10 +15,11 @@ from slca import processes
 from slca.assemble import Parts, own_parts
 from slca.credit import diagnostics
 from slca.credit.record import Algorithm
-from slca.drift import drift_metrics, make_drift
+from slca.drift import drift_metrics, drift_shapes, make_drift, scored
 from slca.evals.indomain import summarize
 from slca.learn.batch import pack, padding_share
 from slca.learn.probe import make_gradients, make_logprob
+from slca.learn.shapes import batch_shapes, empty, widened
 from slca.learn.sharding import put_batch, row_shards, shardings
 from slca.learn.terms import make_terms
 from slca.learn.update import make_update
@@ -73,10 +74,27 @@ def make_step(
     params_at = None if own.mesh is None else _places(own)
     own_reference = fetch(reference) if reference is not None and config.reward.kl_coef > 0 else None  # the reward's alone
     collect = make_collect(config, own, params_at, own_reference, phase, watch)
-    probe, drift = make_probe(config, own, params_at), make_drift(config, own, params_at)
+    score = make_logprob(own.hidden, own.unembed, config, mesh=own.mesh, params_at=params_at)
+    probe, drift = make_probe(config, own, params_at), make_drift(config, own, score)
     learn = make_learn(config, parts, optimizer, placement, reference)
+    size, groups = shards // processes.count(), record.whole_groups
+    unit, shapes, compiled = config.train.micro_rows * size, update_shapes(config, parts), False
+
+    def compile_all(state: TrainState) -> TrainState:
+        """Every program over packed batches, before the first step: batches without an episode leave the state as it is."""
+        params = fetch(state.params)
+        for length, rows in drift_shapes(config, own).items() if config.report.episodes_every else ():
+            score(params, put(scored(empty(rows, length)), own.mesh))
+        del params
+        for length, rows in shapes.items():
+            state, _ = learn(state, [put(empty(rows, length, groups), parts.mesh)] * config.train.mini_batches, 0)
+        return state
 
     def step(state: TrainState, tasks: Sequence[Task], number: int) -> tuple[TrainState, Outcome]:
+        nonlocal compiled
+        if not compiled:
+            with phase("compile"):
+                state, compiled = compile_all(state), True
         began, params = time.monotonic(), fetch(state.params)
         episodes, rollouts, values = collect(params, tasks, number)
         with phase("credit"):
@@ -91,9 +109,9 @@ def make_step(
         values["time/reward"] = time.monotonic() - began - values["time/rollout"]
         began = time.monotonic()
         with phase("update"):
-            size, groups = shards // processes.count(), record.whole_groups
             batches = pack(episodes, credit, focus, config, data_size=size, gather=processes.gather, groups=groups)
-            padding = [{"train/padding": padding_share(batch, config.train.micro_rows * size)} for batch in batches]
+            batches = [widened(batch, shapes, unit) for batch in batches]
+            padding = [{"train/padding": padding_share(batch, unit)} for batch in batches]
             values["train/tokens"] = float(config.train.mu * sum(int((batch.episode > 0).sum()) for batch in batches))
             state, metrics = learn(state, [put(batch, parts.mesh) for batch in batches], number)
         values["time/update"] = time.monotonic() - began
@@ -104,6 +122,13 @@ def make_step(
         return state, Outcome(episodes, rollouts, credit, everywhere(values, pairs) | named("train", metrics), series)
 
     return step
+
+
+def update_shapes(config: Any, parts: Parts) -> dict[int, int]:
+    """Row length -> rows of this process in every mini-batch of the run."""
+    n = processes.count()
+    prompts, shards = config.rollout.prompts // (config.train.mini_batches * n), row_shards(parts.mesh) // n
+    return batch_shapes(config, prompts, shards, groups=parts.algorithm.whole_groups)
 
 
 def is_stored(config: Any, number: int) -> bool:

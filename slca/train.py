@@ -13,7 +13,7 @@ import os
 import sqlite3
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,10 @@ from slca.credit.algorithms import algorithm
 from slca.credit.record import Algorithm
 from slca.learn.sharding import put_whole, row_shards
 from slca.learn.update import init_state, make_sft_update
-from slca.phases import phase_like, phase_optimizer, phase_placement, reference_needed
+from slca.phases import Position, phase_like, phase_optimizer, phase_placement, reference_needed
 from slca.policy import lora
 from slca.pulse import Pulse
-from slca.reinforce import Outcome, is_stored, make_step, named
+from slca.reinforce import Outcome, is_stored, make_step, named, update_shapes
 from slca.report import system
 from slca.report.console import log_through, print_table
 from slca.report.episodes import episode_file, save_episodes
@@ -39,6 +39,7 @@ from slca.report.page import write_report
 from slca.report.progress import Progress
 from slca.report.redact import secrets
 from slca.restore import check_base
+from slca.rollout.warm import compile_all
 from slca.sft import demonstrations
 from slca.stages import run_stage
 from slca.start import agreed, announce, count_parameters, prepare, told
@@ -52,18 +53,6 @@ log = logging.getLogger("slca")
 
 SHOWN_ALGORITHMS = ("slca", "grpo", "toolpo", "rltr")  # credits stored beside the trained one, for the viewer
 SFT_LINES = 20  # cold-start steps a line of output
-
-
-@dataclass
-class Position:
-    """Where a run stands. step counts within the phase; number counts steps and phase changes since the run began and names
-    its checkpoints; stream is the state of the phase's task stream."""
-
-    phase: str = "sft"  # sft | rl | done
-    step: int = 0
-    number: int = 0
-    stream: dict[str, Any] = field(default_factory=dict)
-    results: list[dict[str, Any]] = field(default_factory=list)
 
 
 def run(config: Any, workdir: str | os.PathLike[str], *, resume: bool | None = None, allow_config_change: bool = False) -> int:
@@ -158,6 +147,7 @@ class Trainer:
                 score=self._score(), extra=base,
             )  # fmt: skip
         self.saved = self.position.number
+        system.trim()
 
     def _enter(self, phase: str) -> None:
         """Change the phase and save."""
@@ -181,7 +171,9 @@ class Trainer:
             return self._finish()
         announce(self.config, self.parts, self.parameters)
         try:
-            if self.state is None:
+            if self.state is not None:
+                self._compile(self.state.params)
+            else:
                 self._start()
             if self.position.phase == "sft":
                 self._sft()
@@ -205,12 +197,21 @@ class Trainer:
     def _start(self) -> None:
         with self.pulse.phase("load"):
             params = initial_params(self.config, self.parts)
+        self._compile(params)
         self._stage("untrained", params)
         phase = "sft" if self.config.sft.steps else "rl"
         self.position.phase = phase
         self.state = self._fresh(params, phase)
         if phase == "rl":
             self._begin_rl()
+
+    def _compile(self, params: Any) -> None:
+        """Every program of the sampler, before the first rollout or evaluation waits for one; those of the update follow in RL's first step."""
+        with self.pulse.phase("compile"):
+            sampler = self.own.sampler
+            compile_all(sampler, sampler.prepare(self.fetch(params)), self.own.template.stop_ids, appends=True)
+        system.trim()
+        self._heed_all()
 
     def _fresh(self, params: Any, phase: str) -> TrainState:
         """The TrainState that a phase starts with; it holds `params` themselves."""
@@ -287,6 +288,8 @@ class Trainer:
         tasks = stream(c.tasks, "train", c.run.seed + 1)
         if self.position.stream:
             tasks.restore(self.position.stream)
+        shapes = ", ".join(f"[{rows}, {length}]" for length, rows in update_shapes(c, self.parts).items())
+        log.info("update programs (rows, tokens): %s", shapes)
         progress.stage("rl", c.train.steps, self.position.step)
         while self.position.step < c.train.steps:
             self._heed_all()
@@ -313,8 +316,11 @@ class Trainer:
         """The frozen policy of the KL term: the parameters RL started from."""
         if not reference_needed(self.config):
             return None
-        with Checkpoints(self.workdir / "reference", keep=1) as reference:
-            found = reference.restore(phase_like(self.config, self.parts, "rl"))
+        try:
+            with Checkpoints(self.workdir / "reference", keep=1) as reference:
+                found = reference.restore(phase_like(self.config, self.parts, "rl"))
+        except (ValueError, RuntimeError) as error:  # their messages name what is at fault
+            raise ConfigError(str(error)) from error
         if found is None:
             raise ConfigError(f"{self.workdir}/reference is missing: the KL term needs the policy that RL started from")
         params = found.state.params

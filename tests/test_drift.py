@@ -8,6 +8,7 @@ import pytest
 from configs import tiny
 from slca.assemble import assemble, initial_params
 from slca.drift import drift_metrics, make_drift
+from slca.learn.probe import make_logprob
 from slca.rollout.engine import rollout
 from slca.tasks.datasets import stream
 from slca.types import POLICY
@@ -30,9 +31,14 @@ def made():
     return c, parts, params, episodes
 
 
+def score(config, parts):
+    return make_logprob(parts.hidden, parts.unembed, config)
+
+
 def test_sampler_and_trainer_agree_on_the_parameters_that_sampled(made):  # contract 10
     config, parts, params, episodes = made
-    for gap, episode in zip(make_drift(config, parts)(params, episodes), episodes, strict=True):
+    drift = make_drift(config, parts, score(config, parts))
+    for gap, episode in zip(drift(params, episodes), episodes, strict=True):
         own = episode.writer == POLICY
         assert np.isfinite(gap[own]).all() and np.isnan(gap[~own]).all() and own.any()
         assert np.abs(gap[own]).max() < 1e-4
@@ -42,7 +48,7 @@ def test_other_parameters_give_the_gap_of_a_plain_forward_pass(made):
     config, parts, params, episodes = made
     other = jax.tree.map(lambda x: x * 1.1, params)
     episodes[1].end = "sim_failed"  # unscored: nothing of it is trained
-    gaps = make_drift(config, parts)(other, episodes)
+    gaps = make_drift(config, parts, score(config, parts))(other, episodes)
     assert np.isnan(gaps[1]).all() and len(gaps[1]) == len(episodes[1].tokens)
     for episode, gap in [(episodes[0], gaps[0]), (episodes[3], gaps[3])]:
         tokens = jnp.asarray(episode.tokens)[None]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,14 @@ SPLASH_TILES = (512, 256, 128)
 DENSE = 2048  # tokens of a row up to which `auto` holds all scores at once
 CACHED_BLOCK = 256  # queries of a piece that meet the cache together
 NEGATIVE = -1e30  # finite: a row without any key stays finite in value and gradient
+
+
+class Prompt(NamedTuple):
+    """Keys and values of prompts that neighbouring rows share, and how many tokens of each there are."""
+
+    keys: Float[Array, "P K h S"]
+    values: Float[Array, "P K S h"]
+    length: Int[Array, " P"]
 
 
 def attention(
@@ -216,21 +224,29 @@ def cached_attention(
     *,
     window: int | None,
     scale: float,
+    prompt: Prompt | None = None,
 ) -> Float[Array, "B T H h"]:
     """Queries at `positions` against a cache whose slot s holds position s (the query's own key included).
+
+    With `prompt` the first tokens of a row lie in the prompt that w = B / P neighbouring rows share, and slot s holds the position
+    s behind its end. The result is that of the two caches in a row.
 
     Long pieces go a block of queries at a time: the scores of 2,048 tokens against 32,768 slots would take gigabytes a row.
     """
     block, length = CACHED_BLOCK, q.shape[1]
+    if prompt is None:
+        attend = functools.partial(_cached, keys=keys, values=values, window=window, scale=scale)
+    else:
+        attend = functools.partial(_shared, own=(keys, values), prompt=prompt, window=window, scale=scale)
     if length <= block:
-        return _cached(q, keys, values, positions, window, scale)
+        return attend(q, positions=positions)
     missing = -length % block
 
     def blocks(x: Array) -> Array:  # [B, T, ...] -> [count, B, block, ...]
         x = jnp.pad(x, ((0, 0), (0, missing)) + ((0, 0),) * (x.ndim - 2))
         return jnp.moveaxis(x.reshape(x.shape[0], -1, block, *x.shape[2:]), 1, 0)
 
-    out = lax.map(lambda part: _cached(part[0], keys, values, part[1], window, scale), (blocks(q), blocks(positions)))
+    out = lax.map(lambda part: attend(part[0], positions=part[1]), (blocks(q), blocks(positions)))
     return jnp.moveaxis(out, 0, 1).reshape(q.shape[0], -1, *q.shape[2:])[:, :length]
 
 
@@ -254,3 +270,51 @@ def _cached(q: Array, keys: Array, values: Array, positions: Array, window: int 
     out = out / weights.sum(-1, keepdims=True)
     out = out.reshape(rows, kv_heads, -1, length, size).transpose(0, 3, 1, 2, 4)
     return out.reshape(rows, length, heads, size)
+
+
+def _shared(q: Array, positions: Array, own: tuple[Array, Array], prompt: Prompt, window: int | None, scale: float) -> Array:
+    """One softmax over a row's prompt and its own tokens.
+
+    The rows of a prompt meet its keys in one product, so a step reads them once for all. Queries are [P, K, w, m, T, h] there
+    (m = H / K), and [B, K, 1, m, T, h] before the rows' own keys.
+    """
+    rows, length, heads, size = q.shape
+    places, kv_heads = prompt.keys.shape[:2]
+    width = rows // places
+
+    def together(x: Array) -> Array:
+        """[B, K, 1, ...] -> [P, K, w, ...]"""
+        return jnp.moveaxis(x.reshape(places, width, kv_heads, *x.shape[3:]), 1, 2)
+
+    def apart(x: Array) -> Array:
+        """[P, K, w, ...] -> [B, K, 1, ...]"""
+        return jnp.moveaxis(x, 2, 1).reshape(rows, kv_heads, 1, *x.shape[3:])
+
+    def scores(q: Array, keys: Array, seen: Array) -> Array:
+        """[N, K, w, m, T, S] of queries [N, K, w, m, T, h], keys [N, K, h, S] and what may be seen [N, w, T, S]."""
+        flat = q.reshape(*q.shape[:2], -1, size).astype(keys.dtype)
+        product = jnp.einsum("bkmh,bkhs->bkms", flat, keys, preferred_element_type=jnp.float32)
+        return product.reshape(*q.shape[:-1], -1) * scale + jnp.where(seen, 0.0, NEGATIVE)[:, None, :, None]
+
+    def summed(weights: Array, values: Array) -> Array:
+        """[N, K, w, m, T, h] of weights [N, K, w, m, T, S] and values [N, K, S, h]."""
+        flat = weights.reshape(*weights.shape[:2], -1, weights.shape[-1]).astype(values.dtype)
+        product = jnp.einsum("bkms,bksh->bkmh", flat, values, preferred_element_type=jnp.float32)
+        return product.reshape(*weights.shape[:-1], size)
+
+    q = q.reshape(rows, length, kv_heads, 1, heads // kv_heads, size).transpose(0, 2, 3, 4, 1, 5)
+    keys, values = own
+    slot = jnp.arange(keys.shape[3])
+    behind = (positions - jnp.repeat(prompt.length, width)[:, None])[:, None, :, None] - slot[None, None, None]
+    own_seen = behind >= 0
+    slot = jnp.arange(prompt.keys.shape[3])
+    seen = (slot[None] < prompt.length[:, None])[:, None, None]
+    if window is not None:
+        own_seen &= behind < window
+        seen = seen & (positions.reshape(places, width, length, 1) - slot[None, None, None] < window)
+    ours, shared = scores(q, keys, own_seen), scores(together(q), prompt.keys, seen)
+    top = jnp.maximum(ours.max(-1), apart(shared.max(-1)))
+    ours, shared = jnp.exp(ours - top[..., None]), jnp.exp(shared - together(top)[..., None])
+    total = ours.sum(-1) + apart(shared.sum(-1))
+    out = (summed(ours, values) + apart(summed(shared, prompt.values))) / total[..., None]
+    return out[:, :, 0].transpose(0, 3, 1, 2, 4).reshape(rows, length, heads, size)

@@ -26,6 +26,14 @@ class Layer(NamedTuple):
 KVCache = list[Layer]
 
 
+class Prompts(NamedTuple):
+    """Prompts that neighbouring rows share: their caches, how many tokens each holds, and the token that follows them."""
+
+    cache: KVCache
+    length: Int[Array, " P"]
+    last: Int[Array, " P"]
+
+
 def init(config: ModelConfig, rows: int, length: int, dtype: str) -> KVCache:
     """An empty cache of `rows` rows of `length` tokens. What lies beyond a row's length is never read."""
     keys = (rows, config.kv_heads, config.head_dim, length)

@@ -176,10 +176,11 @@ class Block(nn.Module):
     fused: bool = False  # q, k, v in one matrix, gate and up in another: `split_layers(..., fused=True)`
 
     @nn.compact
-    def __call__(self, x, sliding, tables, positions, episode=None, layer_cache=None, slots=None):
+    def __call__(self, x, sliding, tables, positions, episode=None, layer_cache=None, slots=None, prompt=None):
         """Returns (x, (k, v) of the row or None), or (x, updated cache layer) when `layer_cache` is given.
 
-        x [B, T, D]; sliding: 1 if this layer is (see `sliding_layers`); tables [R, 2, B, T, h/2]; positions, episode, slots [B, T].
+        x [B, T, D]; sliding: 1 if this layer is (see `sliding_layers`); tables [R, 2, B, T, h/2]; positions, episode, slots [B, T];
+        prompt: `attention.Prompt` before the cache layer, or None.
         """
         c, dtype = self.config, jnp.dtype(self.config.dtype)
         shapes = fused_shapes(c) if self.fused else block_shapes(c)
@@ -207,7 +208,7 @@ class Block(nn.Module):
         else:
             kept = cache.write(layer_cache, k, v, slots)
             reach = c.sliding_window if sliding else None
-            y = attention.cached_attention(q, *kept, positions, window=reach, scale=c.scale).astype(dtype)
+            y = attention.cached_attention(q, *kept, positions, window=reach, scale=c.scale, prompt=prompt).astype(dtype)
         y = placed(y, _QUERIES)
         y = placed(lora.adapted(jnp.einsum("btnh,nhd->btd", y, w["o"]), y, w, "o", c.lora), _ACTIVATION)
         x = x + (rms_norm(y, p["attn_post_norm"], c) if c.gemma else y)
@@ -318,18 +319,21 @@ def forward_cached(
     positions: Int[Array, "B T"],
     slots: Int[Array, "B T"],
     kv_cache: cache.KVCache,
+    prompts: cache.Prompts | None = None,
 ) -> tuple[Float[Array, "B T D"], cache.KVCache]:
     """Extend rows by T tokens: hidden states of the new tokens and the cache that holds them.
 
     Token t of row b is written at `slots[b, t]` (its position; anything >= S is dropped) and attends to all slots up to
-    `positions[b, t]`. `layers` is `split_layers(params, config)`, fused or not; of `params` only embedding and final norm are read.
+    `positions[b, t]`. With `prompts` row b goes on from prompt b // (B / P): the cache holds what lies behind its end, and slots count
+    from there. `layers` is `split_layers(params, config)`, fused or not; of `params` only embedding and final norm are read.
     """
     x = embed_tokens(params["embed"], tokens, config)
     plain = dataclasses.replace(config, lora=None)
     tables, block = rope_tables(config, positions), Block(plain, fused="qkv" in layers[0])
     new_cache: cache.KVCache = []
-    for layer, sliding, old in zip(layers, sliding_layers(config), kv_cache, strict=True):
+    shared = [None] * config.layers if prompts is None else [attention.Prompt(*kv, prompts.length) for kv in prompts.cache]
+    for layer, sliding, old, prompt in zip(layers, sliding_layers(config), kv_cache, shared, strict=True):
         new: Any
-        x, new = block.apply({"params": layer}, x, sliding, tables, positions, None, old, slots)
+        x, new = block.apply({"params": layer}, x, sliding, tables, positions, None, old, slots, prompt)
         new_cache.append(new)
     return rms_norm(x, params["final_norm"], config), new_cache

@@ -78,7 +78,9 @@ class _Engine:
     ) -> None:  # fmt: skip
         self.simulator, self.template, self.seed = simulator, template, seed
         self.temperature = float(config.rollout.temperature if temperature is None else temperature)
-        self.rules = machine.Rules.of(config, template, capacity=sampler.capacity, longest_prompt=sampler.prompt_buckets[-1])
+        self.rules = machine.Rules.of(
+            config, template, capacity=sampler.capacity, longest_prompt=sampler.prompt_buckets[-1], own=sampler.own_length
+        )
         stops = self.rules.sampling_stops
         self.sampler, self.compiled = sampler, sampler.compiles()
         self.scheduler = Scheduler(sampler, params, seed=seed, step=step, temperature=self.temperature, stop_ids=stops)

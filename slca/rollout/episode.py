@@ -55,12 +55,14 @@ class End:
 class Rules:
     """What is the same for all episodes of a rollout. Each `max_*` is the number allowed: going beyond it ends the episode.
 
-    capacity: tokens a cache row holds. stop_ids end a turn; marker_ids are environment markers that are one token:
+    capacity: tokens a cache row holds; own: how many of them may follow its prompt. stop_ids end a turn; marker_ids are environment
+    markers that are one token:
     sampling stops at both, so `sampling_stops` goes to the sampler.
     """
 
     template: Any
     capacity: int
+    own: int
     max_turns: int
     max_calls: int
     max_malformed: int
@@ -74,14 +76,15 @@ class Rules:
     marker_ids: frozenset[int]
 
     @classmethod
-    def of(cls, config: Any, template: Any, *, capacity: int, longest_prompt: int) -> Rules:
-        """The rules of the whole config for a sampler that holds `capacity` tokens a row and prompts of `longest_prompt`."""
+    def of(cls, config: Any, template: Any, *, capacity: int, longest_prompt: int, own: int | None = None) -> Rules:
+        """The rules of the whole config for a sampler that holds `capacity` tokens a row, prompts of `longest_prompt` and `own`
+        tokens behind a prompt (None: what `capacity` leaves)."""
         r, control = config.rollout, template.tokenizer.control
         stop_ids = frozenset(template.stop_ids)
         markers = frozenset(control[text] for text in template.environment_markers if text in control)
         return cls(
-            template=template, capacity=capacity, max_turns=r.max_turns, max_calls=r.max_calls, max_malformed=r.max_malformed,
-            max_repeats=r.max_repeats, max_turn_tokens=r.max_turn_tokens, max_response_tokens=r.max_response_tokens,
+            template=template, capacity=capacity, own=capacity if own is None else own, max_turns=r.max_turns,
+            max_calls=r.max_calls, max_malformed=r.max_malformed, max_repeats=r.max_repeats, max_turn_tokens=r.max_turn_tokens, max_response_tokens=r.max_response_tokens,
             max_prompt_tokens=min(r.max_prompt_tokens, longest_prompt), max_calls_per_turn=config.chat.max_calls_per_turn,
             wire=config.chat.wire, stop_ids=stop_ids, marker_ids=markers - stop_ids,
         )  # fmt: skip
@@ -127,7 +130,7 @@ def begin(state: State, prompt: Sequence[int], rules: Rules) -> Generate | End:
     state.prompt_length = len(prompt)
     if rules.max_turns < 1:
         return close(state, "max_turns")
-    if len(prompt) > rules.max_prompt_tokens or rules.capacity - len(prompt) < MIN_TURN_TOKENS:
+    if len(prompt) > rules.max_prompt_tokens or min(rules.capacity - len(prompt), rules.own) < MIN_TURN_TOKENS:
         return close(state, "context_full")
     _extend(state, prompt, PROMPT)
     if _budget(state, rules) < 1:  # a limit of 0 means none, not unlimited
@@ -203,7 +206,8 @@ def _extend(state: State, ids: Sequence[int], writer: int, turn: int = -1, logpr
 
 def _room(state: State, rules: Rules) -> int:
     """Tokens the row may still take; the response budget counts from the first policy token, however often a turn ended."""
-    return min(rules.capacity - len(state.tokens), rules.max_response_tokens - (len(state.tokens) - state.prompt_length))
+    behind = len(state.tokens) - state.prompt_length
+    return min(rules.capacity - len(state.tokens), min(rules.own, rules.max_response_tokens) - behind)
 
 
 def _budget(state: State, rules: Rules) -> int:

@@ -49,3 +49,50 @@ def append_calls(
         tokens, count, rows, last = (x[shard] for x in calls[number])
         tokens[at, 1 : len(ids)], count[at], rows[at], last[at] = ids[:-1], len(ids), row, ids[-1]
     return calls
+
+
+def insert_calls(
+    chunk: np.ndarray, columns: Sequence[np.ndarray], source: np.ndarray, targets: np.ndarray, room: int
+) -> list[tuple[int, tuple[Any, ...]]]:
+    """(chunk, arguments behind it) of one `programs.insert` for each chunk that the prompts `source` come from.
+
+    chunk [P]: where each prompt lies; columns: its row there, its length and its last token; targets: slots, or places, of `room`.
+    """
+    calls = []
+    for number in np.unique(chunk[source]):
+        chosen = chunk[source] == number
+        row, length, last = (column[source[chosen]].astype(np.int32) for column in columns)
+        arrays = [np.pad(x, (0, room - len(row))) for x in (row, targets[chosen], length, last)]
+        calls.append((int(number), (np.int32(len(row)), *arrays)))
+    return calls
+
+
+def spread_calls(pairs: Sequence[tuple[int, int]], own: int, shards: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Arguments (source, place) of as few `programs.spread` calls as it takes, a copy on each of `shards` ranges of `own` places."""
+    seen = Counter[int]()
+    calls: list[tuple[np.ndarray, np.ndarray]] = []
+    for source, place in pairs:
+        shard = place // own
+        if source // own != shard:
+            raise ValueError(f"spread: places {source} and {place} are not of one shard, which hold {own} each")
+        if seen[shard] == len(calls):
+            calls.append((np.zeros((shards, 1), np.int32), np.full((shards, 1), own, np.int32)))
+        sources, places = calls[seen[shard]]
+        sources[shard], places[shard] = source % own, place % own
+        seen[shard] += 1
+    return calls
+
+
+def live_rows(active: np.ndarray, shards: int, sizes: Sequence[int], width: int) -> Int[np.ndarray, "shards R"]:
+    """The slots to decode, each counted within its shard: those of the places of `width` slots that hold a live row, padded to the
+    least of `sizes` that holds them on every shard; all, in order, where that is the whole shard (the last of `sizes`)."""
+    own = active.size // shards
+    places: np.ndarray = np.any(active.reshape(shards, -1, width), 2)
+    size = next(size for size in sizes if size == own or width * places.sum(1).max() <= size)
+    if size == own:
+        return np.tile(np.arange(own, dtype=np.int32), (shards, 1))
+    rows = np.full((shards, size // width, width), own, np.int32)
+    for shard in range(shards):
+        found = np.flatnonzero(places[shard])
+        rows[shard, : len(found)] = found[:, None] * width + np.arange(width)
+    return rows.reshape(shards, size)

@@ -27,8 +27,8 @@ class Placements(NamedTuple):
     replicated: Any
 
 
-def placements(config: ModelConfig, mesh: jax.sharding.Mesh | None, slots: int) -> Placements:
-    """Placements of a pool of `slots` rows. A prompt's cache is copied to every shard, so that any slot can be filled from it.
+def placements(config: ModelConfig, mesh: jax.sharding.Mesh | None, slots: int, places: int = 0) -> Placements:
+    """Placements of a pool of `slots` rows, in `places` that share prompts (0: none do). A prompt's cache is copied to every shard, so that any slot can be filled from it.
 
     The layers are split over `tensor` alone: a decode step reads every weight once, and over fsdp it would first have to fetch it.
 
@@ -53,7 +53,8 @@ def placements(config: ModelConfig, mesh: jax.sharding.Mesh | None, slots: int) 
     layer = {
         n: jax.NamedSharding(mesh, partition_spec(shapes[n], names, mesh, rules)) for n, names in block_axes(config).items()
     }
-    state, whole = State(caches(axes), rows, rows), jax.NamedSharding(mesh, jax.P())
+    prompts = cache.Prompts(caches(axes), rows, rows) if places else None
+    state, whole = State(caches(axes), rows, rows, prompts), jax.NamedSharding(mesh, jax.P())
     return Placements(shards, state, caches(None), [layer] * config.layers, rows, whole)
 
 

@@ -2,6 +2,9 @@
 
 A slot holds one row: `length` tokens in the cache and one *pending* token `last`, sampled or appended but not in the cache
 yet. Every program keeps that invariant.
+
+With shared prompts the slots stand in places of w neighbours. A place holds one prompt (all but its last token), a slot only
+what follows it: slot s of a row's cache is position prompt + s. `length` counts both.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ class State(NamedTuple):
     cache: cache.KVCache
     length: Int[Array, " B"]  # tokens in the cache
     last: Int[Array, " B"]  # the pending token
+    prompts: cache.Prompts | None = None  # of the places, where prompts are shared
 
 
 class Weights(NamedTuple):
@@ -109,15 +113,15 @@ def prefill(config: ModelConfig, dtype: str, rows: Any, params: Any, tokens: Int
 
 
 def insert(
-    state: State,
+    state: Any,
     prompts: cache.KVCache,
     count: Int[Array, ""],
     source: Int[Array, " B"],
     slot: Int[Array, " B"],
     length: Int[Array, " B"],
     last: Int[Array, " B"],
-) -> State:
-    """Copy prompt `source[i]` to slot `slot[i]` for i < count (the arrays are padded to the number of slots)."""
+) -> Any:
+    """Copy prompt `source[i]` to slot `slot[i]` for i < count (the arrays are padded to the number of slots); state: State or Prompts."""
 
     def copy(i, kv):
         def put(old, new):
@@ -128,7 +132,24 @@ def insert(
 
     kv = lax.fori_loop(0, count, copy, state.cache)
     slot = jnp.where(jnp.arange(slot.size) < count, slot, slot.size)
-    return State(kv, state.length.at[slot].set(length, mode="drop"), state.last.at[slot].set(last, mode="drop"))
+    return type(state)(kv, state.length.at[slot].set(length, mode="drop"), state.last.at[slot].set(last, mode="drop"))
+
+
+def load(state: State, *prompts: Any) -> State:
+    """`insert` into places: prompts that slots can `start` from. Rows of another prompt must have left."""
+    return state._replace(prompts=insert(state.prompts, *prompts))
+
+
+def start(state: State, slots: Bool[Array, " B"]) -> State:
+    """Begin a row in the chosen slots from the prompts of their places; nothing is copied."""
+    assert state.prompts is not None
+    length, last = (jnp.repeat(x, slots.size // x.size) for x in (state.prompts.length, state.prompts.last))
+    return state._replace(length=jnp.where(slots, length, state.length), last=jnp.where(slots, last, state.last))
+
+
+def spread(state: State, source: Int[Array, "D 1"], place: Int[Array, "D 1"]) -> State:
+    """Copy a prompt to another place of the same shard, one on each; both are counted within the shard (see `take`)."""
+    return state._replace(prompts=put(state.prompts, place, take(state.prompts, source)))
 
 
 def take(x: Any, rows: Int[Array, "D R"]) -> Any:
@@ -160,6 +181,20 @@ def put(x: Any, rows: Int[Array, "D R"], new: Any) -> Any:
     return jax.tree.map(leaf, x, new)
 
 
+def beside(prompts: cache.Prompts | None, rows: Int[Array, "D R"], slots: int, whole: bool) -> tuple[Any, Array]:
+    """(prompts of the `rows` of `slots`, tokens of each row's prompt), None and zeros where none are shared.
+
+    whole: the rows come by places, all those of a place in order, so its prompt is taken once. Else each takes a copy, unless
+    all rows are there.
+    """
+    if prompts is None:
+        return None, jnp.zeros(rows.size, jnp.int32)
+    width = slots // prompts.length.size
+    if rows.shape[1] < slots // rows.shape[0]:
+        prompts = take(prompts, (rows[:, ::width] if whole else rows) // width)
+    return prompts, jnp.repeat(prompts.length, rows.size // prompts.length.size)
+
+
 def append(
     config: ModelConfig,
     weights: Weights,
@@ -175,14 +210,17 @@ def append(
     """
     capacity = state.cache[0].keys.shape[3]
     part = (rows < state.length.size // rows.shape[0]).reshape(-1)
-    kv, length, pending = take(state, rows)
+    shared, state = state.prompts, state._replace(prompts=None)
+    prompts, begin = beside(shared, rows, state.length.size, whole=False)
+    kv, length, pending, _ = take(state, rows)
     fresh = count.reshape(-1)
     tokens = tokens.reshape(rows.size, -1).at[:, 0].set(pending)
     index = jnp.arange(tokens.shape[1])[None]
     positions = length[:, None] + index
-    target = jnp.where((index < fresh[:, None]) & part[:, None], positions, capacity)
-    _, kv = forward_cached(weights.params, weights.layers, config, tokens, positions, target, kv)
-    return put(state, rows, State(kv, length + fresh, jnp.where(part, last.reshape(-1), pending)))
+    target = jnp.where((index < fresh[:, None]) & part[:, None], positions - begin[:, None], capacity)
+    _, kv = forward_cached(weights.params, weights.layers, config, tokens, positions, target, kv, prompts)
+    state = put(state, rows, State(kv, length + fresh, jnp.where(part, last.reshape(-1), pending)))
+    return state._replace(prompts=shared)
 
 
 class _Loop(NamedTuple):
@@ -214,9 +252,10 @@ def decode(
 
     allowed: bitmasks (see `masked`) that hold for every token of the call, so `steps` is 1 with them.
     """
-    whole, slots = state, state.length.size
+    shared, whole, slots = state.prompts, state._replace(prompts=None), state.length.size
+    prompts, begin = beside(shared, rows, slots, whole=True)
     state, key_data, temperature, budgets, active, allowed = take(
-        (state, key_data, temperature, budgets, active, allowed), rows
+        (whole, key_data, temperature, budgets, active, allowed), rows
     )
     active &= (rows < slots // rows.shape[0]).reshape(-1)
     keys = jax.random.wrap_key_data(key_data)
@@ -225,7 +264,7 @@ def decode(
 
     def verdict(running: Array, token: Array, count: Array, length: Array) -> Array:
         """The reason of each row after `token`; a stop token wins over the budget, the budget over the cache."""
-        reason = jnp.where(length >= capacity, CACHE_FULL, RUNNING)
+        reason = jnp.where(length - begin >= capacity, CACHE_FULL, RUNNING)
         reason = jnp.where(count >= budgets, BUDGET, reason)
         reason = jnp.where((token[:, None] == stop_ids[None]).any(-1), STOP, reason)
         return jnp.where(running, reason, RUNNING)
@@ -236,9 +275,9 @@ def decode(
 
     def step(c: _Loop) -> _Loop:
         running = active & (c.reason == RUNNING)
-        kv, length, last = c.state
-        target = jnp.where(running, length, capacity)[:, None]
-        hidden, kv = forward_cached(weights.params, weights.layers, config, last[:, None], length[:, None], target, kv)
+        kv, length, last, _ = c.state
+        target = jnp.where(running, length - begin, capacity)[:, None]
+        hidden, kv = forward_cached(weights.params, weights.layers, config, last[:, None], length[:, None], target, kv, prompts)
         scores = logits(hidden[:, 0], head)
         scores = scores if allowed is None else masked(scores, allowed)
         token, logprob = draw(keys, length + 1, scores, temperature)
@@ -262,4 +301,4 @@ def decode(
     end = lax.while_loop(busy, step, start)
     drawn = (end.tokens, end.logprob, end.counts, end.reason)
     blank = jax.tree.map(lambda x: jnp.zeros((slots, *x.shape[1:]), x.dtype), drawn)
-    return put(whole, rows, end.state), *put(blank, rows, drawn)
+    return put(whole, rows, end.state)._replace(prompts=shared), *put(blank, rows, drawn)

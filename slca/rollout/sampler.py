@@ -4,6 +4,10 @@ A turn can stop anywhere, take a tool result and go on without encoding anything
 once, `insert` copies its cache to the slots of its group, `append` feeds pieces into live rows, `decode` samples on the
 device until rows stop. Each slot has a pending token (see `slca.rollout.programs`).
 
+With `shared_slots` = w the slots stand in places of w neighbours that hold one prompt between them, and each slot only what follows
+it: the rows of a group cost one prompt's memory, and a step reads it once for all of them. Then `place` and `start` do what
+`insert` does.
+
 A draw depends on the row's key and the token's position alone, so a row's tokens do not depend on its neighbours, slot,
 padding, buckets or device count.
 """
@@ -25,7 +29,8 @@ from slca.policy.config import ModelConfig
 from slca.policy.transformer import split_layers
 from slca.rollout import programs
 from slca.rollout.constraint import checked
-from slca.rollout.packing import append_calls, padded, split
+from slca.rollout.generate import generate
+from slca.rollout.packing import append_calls, insert_calls, live_rows, padded, split, spread_calls
 from slca.rollout.placement import placements
 from slca.rollout.programs import BUDGET, CACHE_FULL, RUNNING, STOP, State, Weights, row_keys
 from slca.types import Samples
@@ -64,6 +69,9 @@ class Sampler:
         decode_steps: most tokens of one `decode` call (n).
         cache_dtype: float32 or bfloat16.
         constrained: whether `decode` may be given bitmasks; adds its program to the list.
+        shared_slots: slots that share a prompt (w), a divisor of `slots` (of each shard's); 0 = every slot holds its own.
+        own_length: with shared prompts, tokens of a slot behind its prompt; 0 = cache_length less the largest prompt bucket.
+        compact: whether a round with few live rows may gather them and leave the other slots out.
         mesh: spread the slots over its axes `data` and `fsdp` (their number must divide `slots`), KV heads over `tensor`.
 
     Raises:
@@ -81,6 +89,9 @@ class Sampler:
         decode_steps: int = 32,
         cache_dtype: str = "float32",
         constrained: bool = False,
+        shared_slots: int = 0,
+        own_length: int = 0,
+        compact: bool = True,
         mesh: jax.sharding.Mesh | None = None,
     ) -> None:
         self.config, self.slots, self.decode_steps, self.mesh = config, slots, decode_steps, mesh
@@ -94,26 +105,42 @@ class Sampler:
             )
         if self.cache_length > config.max_length:
             raise ValueError(f"sampler: cache_length {self.cache_length} exceeds the model's max_length {config.max_length}")
-        self._shards, state, prompt, layers, rows, whole = placements(config, mesh, slots)
-        own = slots // self._shards  # each shard appends to rows of its own
-        few = own >= THIN and own * self.cache_length <= THIN_TOKENS
+        self.shared_slots, self.places = shared_slots, slots // shared_slots if shared_slots else 0
+        self.own_length = own_length or self.cache_length - self.prompt_buckets[-1] if shared_slots else self.cache_length
+        if shared_slots < 0 or self.own_length < 1 or (own_length and not shared_slots):
+            raise ValueError(
+                f"sampler: shared_slots {shared_slots}, own_length {own_length}: places share prompts of up to "
+                f"{self.prompt_buckets[-1]} of {self.cache_length} tokens; want room for the slots' own (own_length is for them alone)"
+            )
+        self.shards, state, prompt, layers, rows, whole = placements(config, mesh, slots, self.places)
+        if shared_slots and slots % (self.shards * shared_slots):
+            raise ValueError(
+                f"sampler: {slots} slots on {self.shards} shard(s) are not places of shared_slots={shared_slots} neighbours each"
+            )
+        own = slots // self.shards  # each shard appends to rows of its own
+        tokens = own * self.own_length + self.places // self.shards * self.prompt_buckets[-1]
+        few = compact and own >= THIN and tokens <= THIN_TOKENS and not (shared_slots and own // 4 % shared_slots)
         self._decode_rows = (own // 4, own) if few else (own,)
         room = max(1, APPEND_TOKENS // self.cache_length)
-        self._append_rows = min(own, room, max(-(-APPEND_ROWS // self._shards), own // 8))
+        self._append_rows = min(own, room, max(-(-APPEND_ROWS // self.shards), own // 8))
         jit = functools.partial(jax.jit, donate_argnames="state")
-        self._init = jax.jit(self._empty, out_shardings=state)
         prepare = functools.partial(split_layers, config=config, fused=mesh is None)
-        self._prepare = jax.jit(prepare, out_shardings=layers)
-        self._prefill = jax.jit(functools.partial(programs.prefill, config, cache_dtype, rows), out_shardings=prompt)
-        self._insert = jit(functools.partial(programs.insert), out_shardings=state)  # a function of its own: jit shares caches
-        self._append = jit(functools.partial(programs.append, config), out_shardings=state)
         drawn = state and (state, *[whole] * 4)
-        self._decode = jit(functools.partial(programs.decode, config, decode_steps), out_shardings=drawn)
-        self._decode_masked = jit(functools.partial(programs.decode, config, 1), out_shardings=drawn)
+        # The jitted function of each name in `programs`.
+        self.functions: dict[str, Any] = {
+            "init": jax.jit(self._empty, out_shardings=state),
+            "prepare": jax.jit(prepare, out_shardings=layers),
+            "prefill": jax.jit(functools.partial(programs.prefill, config, cache_dtype, rows), out_shardings=prompt),
+            "append": jit(functools.partial(programs.append, config), out_shardings=state),
+            "decode": jit(functools.partial(programs.decode, config, decode_steps), out_shardings=drawn),
+            "decode_masked": jit(functools.partial(programs.decode, config, 1), out_shardings=drawn),
+        }
+        for name in ("load", "start", "spread") if shared_slots else ("insert",):  # functions of their own: jit shares caches
+            self.functions[name] = jit(functools.partial(getattr(programs, name)), out_shardings=state)
 
     @property
     def capacity(self) -> int:
-        """Tokens a row may hold in its cache."""
+        """Tokens a row may hold in its cache, prompt included; see `own_length`."""
         return self.cache_length
 
     @property
@@ -121,38 +148,36 @@ class Sampler:
         """(function, bucket) of every program this sampler can compile; there are no others."""
         prompts = [(rows, bucket) for bucket in self.prompt_buckets for rows in self._prefill_rows(bucket)]
         listed: list[tuple[str, tuple[int, ...]]] = [("init", (self.slots,)), ("prepare", ())]
-        listed += [("prefill", shape) for shape in prompts] + [("insert", shape) for shape in prompts]
-        listed += [("append", (self._shards * self._append_rows, bucket)) for bucket in self.suffix_buckets]
-        listed += [("decode", (self._shards * rows, self.decode_steps)) for rows in self._decode_rows]
-        return listed + [("decode_masked", (self._shards * rows, 1)) for rows in self._decode_rows if self.constrained]
+        listed += [("prefill", shape) for shape in prompts]
+        listed += [("load" if self.places else "insert", shape) for shape in prompts]
+        listed += [("start", (self.slots,))] if self.places else []
+        listed += [("spread", (self.shards,))] if self.places > self.shards else []
+        listed += [("append", (self.shards * self._append_rows, bucket)) for bucket in self.suffix_buckets]
+        listed += [("decode", (self.shards * rows, self.decode_steps)) for rows in self._decode_rows]
+        return listed + [("decode_masked", (self.shards * rows, 1)) for rows in self._decode_rows if self.constrained]
 
     def _prefill_rows(self, bucket: int) -> tuple[int, ...]:
         """Prompts of one prefill: on a mesh always the same number on each shard."""
-        least, most = PREFILL_ROWS[0], -(-PREFILL_ROWS[-1] // self._shards)
+        least, most = PREFILL_ROWS[0], -(-PREFILL_ROWS[-1] // self.shards)
         most = max(least, min(most, PREFILL_TOKENS // bucket))
-        return tuple(sorted({least, most})) if self.mesh is None else (most * self._shards,)
-
-    @property
-    def functions(self) -> dict[str, Any]:
-        """The jitted function of each name in `programs`."""
-        names = ("init", "prepare", "prefill", "insert", "append", "decode", "decode_masked")
-        return {name: getattr(self, f"_{name}") for name in names}
+        return tuple(sorted({least, most})) if self.mesh is None else (most * self.shards,)
 
     def compiles(self) -> int:
         """Programs compiled so far; at most `len(programs)`, also after changes of temperature, stop ids or lengths."""
         return sum(function._cache_size() for function in self.functions.values())
 
     def nbytes(self) -> int:
-        """Bytes of the cache of all slots, over all devices."""
-        return cache.nbytes(self.config, self.slots, self.cache_length, self.cache_dtype)
+        """Bytes of the cache of all slots, and of the places' prompts, over all devices."""
+        own = cache.nbytes(self.config, self.slots, self.own_length, self.cache_dtype)
+        return own + cache.nbytes(self.config, self.places, self.prompt_buckets[-1], self.cache_dtype)
 
     def init(self) -> State:
         """All slots empty."""
-        return self._init()
+        return self.functions["init"]()
 
     def prepare(self, params: Any) -> Weights:
         """Slice and cast the layers once. Every method takes the result in place of `params`; hold it for one rollout only."""
-        return params if isinstance(params, Weights) else Weights(params, self._prepare(params))
+        return params if isinstance(params, Weights) else Weights(params, self.functions["prepare"](params))
 
     def prefill(self, params: Any, prompts: Sequence[Sequence[int]]) -> PromptCache:
         """Run each prompt once; its last token stays pending.
@@ -161,37 +186,63 @@ class Sampler:
             ValueError: an empty prompt, or one longer than the largest bucket.
         """
         params = params.params if isinstance(params, Weights) else params
-        for number, prompt in enumerate(prompts):
-            if not 0 < len(prompt) <= self.prompt_buckets[-1]:
-                raise ValueError(
-                    f"prompt {number} has {len(prompt)} tokens; 1 to {self.prompt_buckets[-1]} fit the prompt buckets"
-                )
-        buckets = np.array([next(b for b in self.prompt_buckets if b >= len(prompt)) for prompt in prompts], int)
         chunk, row = np.zeros(len(prompts), int), np.zeros(len(prompts), int)
         chunks: list[cache.KVCache] = []
-        for bucket in np.unique(buckets):
-            sizes = self._prefill_rows(int(bucket))
-            for members in split(np.flatnonzero(buckets == bucket), sizes):
-                rows = next(size for size in sizes if size >= len(members))
-                tokens = padded([prompts[i] for i in members], rows, bucket)
-                chunk[members], row[members] = len(chunks), np.arange(len(members))
-                chunks.append(self._prefill(params, tokens))
+        for bucket, rows, members in self.batches([len(prompt) for prompt in prompts]):
+            chunk[members], row[members] = len(chunks), np.arange(len(members))
+            chunks.append(self.functions["prefill"](params, padded([prompts[i] for i in members], rows, bucket)))
         length = np.array([len(prompt) - 1 for prompt in prompts], np.int32)
         return PromptCache(chunks, chunk, row, length, np.array([prompt[-1] for prompt in prompts], np.int32))
 
+    def batches(self, lengths: Sequence[int]) -> list[tuple[int, int, np.ndarray]]:
+        """(bucket, rows, which prompts) of each `prefill` program that prompts of these lengths take; errors as there."""
+        for number, length in enumerate(lengths):
+            if not 0 < length <= self.prompt_buckets[-1]:
+                raise ValueError(f"prompt {number} has {length} tokens; 1 to {self.prompt_buckets[-1]} fit the prompt buckets")
+        buckets = np.array([next(b for b in self.prompt_buckets if b >= length) for length in lengths], int)
+        out = []
+        for bucket in np.unique(buckets).tolist():
+            sizes = self._prefill_rows(bucket)
+            for members in split(np.flatnonzero(buckets == bucket), sizes):
+                out.append((bucket, next(size for size in sizes if size >= len(members)), members))
+        return out
+
     def insert(self, state: State, prompts: PromptCache, source: Any, slots: Any) -> State:
-        """Start a row in `slots[i]` from prompt `source[i]` (a prompt may be used any number of times). Donates `state`."""
-        rows, places = np.asarray(source, np.int32), np.asarray(slots, np.int32)
-        if len(rows) != len(places) or len(np.unique(places)) != len(places) or not np.isin(places, range(self.slots)).all():
-            raise ValueError(
-                f"insert: {len(rows)} sources for slots {places.tolist()}; want as many, distinct, below {self.slots}"
-            )
-        for number in np.unique(prompts.chunk[rows]):
-            chosen = prompts.chunk[rows] == number
-            prompt, slot = rows[chosen], places[chosen]
-            pad = functools.partial(np.pad, pad_width=(0, self.slots - len(slot)))
-            columns = (prompts.row[prompt].astype(np.int32), slot, prompts.length[prompt], prompts.last[prompt])
-            state = self._insert(state, prompts.chunks[number], np.int32(len(slot)), *map(pad, columns))
+        """Start a row in `slots[i]` from prompt `source[i]` (a prompt may be used any number of times). Donates `state`.
+
+        With shared prompts: `place`, then `start`. The slots of a place take the same prompt, as do its rows that still run.
+        """
+        if not self.places:
+            return self._copy("insert", state, prompts, source, slots, self.slots)
+        wanted: dict[int, int] = {}
+        for prompt, slot in zip(source, slots, strict=True):
+            if wanted.setdefault(slot // self.shared_slots, prompt) != prompt:
+                raise ValueError(f"insert: two prompts for place {slot // self.shared_slots}, which holds one for its slots")
+        state = self.place(state, prompts, list(wanted.values()), list(wanted))
+        return self.start(state, slots)
+
+    def place(self, state: State, prompts: PromptCache, source: Any, places: Any) -> State:
+        """Put prompt `source[i]` in place `places[i]`, all of whose rows have ended. Donates `state`."""
+        return self._copy("load", state, prompts, source, places, self.places)
+
+    def start(self, state: State, slots: Any) -> State:
+        """Start a row in each of `slots` from the prompt of its place. Donates `state`."""
+        return self.functions["start"](state, np.isin(np.arange(self.slots), slots))
+
+    def spread(self, state: State, pairs: Sequence[tuple[int, int]]) -> State:
+        """Copy the prompt of the first place to the second, both of one shard, for each of `pairs`. Donates `state`."""
+        for call in spread_calls(pairs, self.places // self.shards, self.shards):
+            state = self.functions["spread"](state, *call)
+        return state
+
+    def _copy(self, name: str, state: State, prompts: PromptCache, source: Any, targets: Any, room: int) -> State:
+        rows, places = np.asarray(source, np.int32), np.asarray(targets, np.int32)
+        if len(rows) != len(places) or len(np.unique(places)) != len(places) or not np.isin(places, range(room)).all():
+            what = "places" if self.places else "slots"
+            raise ValueError(f"{name}: {len(rows)} sources for {what} {places.tolist()}; want as many, distinct, below {room}")
+        columns = prompts.row, prompts.length, prompts.last
+        for chunk, call in insert_calls(prompts.chunk, columns, rows, places, room):
+            state = self.functions[name](state, prompts.chunks[chunk], *call)
         return state
 
     def append(self, params: Any, state: State, suffixes: Mapping[int, Sequence[int]]) -> State:
@@ -207,8 +258,8 @@ class Sampler:
             pieces = {slot: ids[len(heads[slot]) :] for slot, ids in pieces.items() if len(ids) > len(heads[slot])}
             for bucket in self.suffix_buckets:
                 fits = {slot: heads.pop(slot) for slot in sorted(heads) if len(heads[slot]) <= bucket}
-                for call in append_calls(fits, bucket, self._append_rows, self.slots // self._shards, self._shards):
-                    state = self._append(weights, state, *call)
+                for call in append_calls(fits, bucket, self._append_rows, self.slots // self.shards, self.shards):
+                    state = self.functions["append"](weights, state, *call)
         return state
 
     def decode(
@@ -255,7 +306,7 @@ class Sampler:
         if allowed is not None and not self.constrained:
             raise ValueError("decode: this sampler was made without constrained=True, so it has no program for masks")
         masks = () if allowed is None else (checked(allowed, active, self.config.vocab),)
-        return (self._decode_masked if masks else self._decode)(
+        return self.functions["decode_masked" if masks else "decode"](
             self.prepare(params),
             state,
             self._live_rows(active),
@@ -275,17 +326,8 @@ class Sampler:
         return self._live_rows(active).size < self.slots
 
     def _live_rows(self, active: np.ndarray) -> np.ndarray:
-        """[shards, R] slots to decode, each counted within its shard: all of them, or a quarter where that holds every live row."""
-        own = self.slots // self._shards
-        live = active.reshape(self._shards, own)
-        size = next(size for size in self._decode_rows if size == own or live.sum(1).max() <= size)
-        if size == own:
-            return np.tile(np.arange(own, dtype=np.int32), (self._shards, 1))
-        rows = np.full((self._shards, size), own, np.int32)
-        for shard in range(self._shards):
-            found = np.flatnonzero(live[shard])
-            rows[shard, : len(found)] = found
-        return rows
+        """[shards, R] slots to decode: all of them, or a quarter (in whole places) where that holds every live row."""
+        return live_rows(active, self.shards, self._decode_rows, self.shared_slots or 1)
 
     def generate(
         self,
@@ -297,53 +339,15 @@ class Sampler:
         temperature: Any = 1.0,
         stop_ids: Sequence[int] = (),
     ) -> Samples:
-        """One continuation of each prompt, any number of them: finished slots are refilled with the next prompts.
-
-        keys: typed keys, one a prompt; equal prompts are prefilled once. Stops at a stop id, at `max_new_tokens`, or where the
-        cache is full. Returns host arrays [N, max_new_tokens].
-        """
-        weights, state, total = self.prepare(params), self.init(), len(prompts)
-        key_data, temperature = np.asarray(jax.random.key_data(keys)), np.broadcast_to(np.float32(temperature), total)
-        shape: Any = (total, max_new_tokens)
-        empty: list[Any] = [
-            np.zeros(shape, np.int32),
-            np.zeros(shape, np.float32),
-            np.zeros(total, np.int32),
-            np.zeros(total, bool),
-        ]
-        out = Samples(*empty)
-        distinct = list(dict.fromkeys(tuple(prompt) for prompt in prompts))
-        number = {prompt: index for index, prompt in enumerate(distinct)}
-        source = np.array([number[tuple(prompt)] for prompt in prompts], int)
-        caches = self.prefill(weights, distinct)
-        owner = np.full(self.slots, -1)
-        waiting = list(range(total - 1, -1, -1))
-        while waiting or (owner >= 0).any():
-            free = np.flatnonzero(owner < 0)[: len(waiting)]
-            if len(free):
-                owner[free] = [waiting.pop() for _ in free]
-                state = self.insert(state, caches, source[owner[free]], free)
-            row, live = np.maximum(owner, 0), owner >= 0
-            state, tokens, logprob, count, reason = self.decode(
-                weights,
-                state,
-                keys=key_data[row],
-                temperature=temperature[row],
-                stop_ids=stop_ids,
-                budgets=np.where(live, max_new_tokens - out.length[row], 0),
-                active=live,
-                wanted=max(1, int(live.sum()) // 8) if waiting else 0,
-            )
-            tokens, logprob, count, reason = jax.device_get((tokens, logprob, count, reason))
-            for slot in np.flatnonzero(live):
-                i, n = owner[slot], count[slot]
-                place = slice(out.length[i], out.length[i] + n)
-                out.tokens[i, place], out.logprob[i, place] = tokens[slot, :n], logprob[slot, :n]
-                out.length[i] += n
-                out.stopped[i] = reason[slot] == STOP
-            owner[live & (reason != RUNNING)] = -1
-        return out
+        """One continuation of each prompt (see `slca.rollout.generate.generate`)."""
+        return generate(
+            self, params, prompts, keys=keys, max_new_tokens=max_new_tokens, temperature=temperature, stop_ids=stop_ids
+        )
 
     def _empty(self) -> State:
-        kv = cache.init(self.config, self.slots, self.cache_length, self.cache_dtype)
-        return State(kv, jnp.zeros(self.slots, jnp.int32), jnp.zeros(self.slots, jnp.int32))
+        def rows(number: int, length: int) -> tuple[Any, Array, Array]:
+            kv = cache.init(self.config, number, length, self.cache_dtype)
+            return kv, jnp.zeros(number, jnp.int32), jnp.zeros(number, jnp.int32)
+
+        prompts = cache.Prompts(*rows(self.places, self.prompt_buckets[-1])) if self.places else None
+        return State(*rows(self.slots, self.own_length), prompts)

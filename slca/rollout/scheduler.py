@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from slca.rollout.constraint import Constraint, fitted, words
+from slca.rollout.places import Places
 from slca.rollout.sampler import RUNNING, STOP, Sampler, row_keys
 
 # A round ends early when this share of the decoding rows has stopped: waking costs an append, waiting costs idle slots. Measured
@@ -86,13 +87,16 @@ class Scheduler:
         self.state = sampler.init()
         self.stats: Counter[str] = Counter()
         self._queue: deque[Row] = deque()
+        self._places = Places(sampler) if sampler.places else None  # the queue of a sampler that shares prompts
         self._slots: list[Row | None] = [None] * sampler.slots
         self._prompts: dict[tuple[int, ...], tuple[Any, int]] = {}  # prompt -> its batch of caches and its row there
 
     @property
     def busy(self) -> bool:
         """Whether `step` has anything to do: a queued row that can get a slot, or a row that decodes."""
-        return any(row is not None and row.decoding for row in self._slots) or bool(self._queue and None in self._slots)
+        if any(row is not None and row.decoding for row in self._slots):
+            return True
+        return bool(self._queue and None in self._slots) if self._places is None else self._places.open(self._free())
 
     def submit(
         self, prompt: Sequence[int], *, prompt_key: int, sample: int, budget: int, tag: Any = None,
@@ -108,7 +112,10 @@ class Scheduler:
             tuple(prompt), prompt_key, sample, budget, tag, constraint=constraint, length=len(prompt),
             temperature=self.temperature if temperature is None else temperature, seed=self.seed if seed is None else seed,
         )  # fmt: skip
-        self._queue.append(row)
+        if self._places is None:
+            self._queue.append(row)
+        else:
+            self._places.add(row.prompt, row)
         return row
 
     def append(self, row: Row, suffix: Sequence[int], budget: int, constraint: Constraint | None = None) -> None:
@@ -124,6 +131,8 @@ class Scheduler:
         if row.slot >= 0:
             self._slots[row.slot] = None
             row.slot = -1
+        elif self._places is not None:
+            self._places.discard(row)
         elif row in self._queue:
             self._queue.remove(row)
         row.decoding = False
@@ -134,7 +143,13 @@ class Scheduler:
         self._append()
         return self._decode() if any(row is not None and row.decoding for row in self._slots) else []
 
+    def _free(self) -> np.ndarray:
+        return np.array([row is None for row in self._slots])
+
     def _admit(self) -> None:
+        if self._places is not None:
+            self._admit_to(self._places)
+            return
         free = [slot for slot, row in enumerate(self._slots) if row is None]
         rows = [self._queue.popleft() for _ in range(min(len(free), len(self._queue)))]
         if not rows:
@@ -158,6 +173,17 @@ class Scheduler:
         self.stats["rows_inserted"] += len(rows)
         waiting = {row.prompt for row in self._queue}
         self._prompts = {prompt: cache for prompt, cache in self._prompts.items() if prompt in waiting}
+
+    def _admit_to(self, places: Places) -> None:
+        before = Counter(places.prefilled)
+        self.state, seated = places.fill(self.weights, self.state, self._free())
+        for row, slot in seated:
+            self._slots[slot], row.slot = row, slot
+        prefilled = places.prefilled - before
+        self.stats["prompts_prefilled"] += prefilled["prompts"]
+        self.stats["tokens_prefilled"] += prefilled["tokens"]
+        self.stats["tokens_reused"] += sum(len(row.prompt) for row, _ in seated) - prefilled["tokens"]
+        self.stats["rows_inserted"] += len(seated)
 
     def _append(self) -> None:
         rows = [row for row in self._slots if row is not None and row.suffix]

@@ -22,7 +22,9 @@ def compile_all(sampler: Sampler, weights: Any, stop_ids: Sequence[int], *, appe
         for rows in PREFILL_ROWS:
             caches = sampler.prefill(weights, [[0] * bucket] * rows)
             used = range(min(rows, slots))
-            state = sampler.insert(state, caches, used, used)
+            state = sampler.insert(state, caches, [0] * len(used), used)
+    if appends and sampler.places > sampler.shards:
+        state = sampler.spread(state, [(0, 1)])
     for bucket in sampler.suffix_buckets if appends else ():
         state = sampler.append(weights, state, {0: [0] * bucket})
     none = np.zeros(slots, np.int32)

@@ -1,12 +1,14 @@
+import functools
 import pathlib
 import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import slca
-from slca.policy import cache
+from slca.policy import attention, cache
 from tests.policy.models import FAMILIES
 
 CONFIG = FAMILIES["qwen3"]  # 2 layers, 2 KV heads of 8
@@ -40,6 +42,30 @@ def test_prefill_layout_and_gather():
     np.testing.assert_array_equal(kv[1].values[2, 1, 4], -keys[1, 2, 4, 1])
     picked = cache.gather(kv, jnp.array([2, 0, 2]))
     np.testing.assert_array_equal(picked[0].keys, kv[0].keys[jnp.array([2, 0, 2])])
+
+
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize(("length", "width"), [(1, 1), (1, 2), (3, 4), (300, 2)])  # of the piece; the last goes in blocks
+def test_a_shared_prompt_reads_as_the_two_caches_in_a_row(length, width, window):
+    """Four rows over prompts of 0 to 7 tokens: one softmax over both parts, whose border a window may cross."""
+    rng = np.random.default_rng(width + length)
+    begin = np.array([7, 0, 3, 5])[: 4 // width]
+    own = np.array([0, 4, 1, 9])  # tokens of each row behind its prompt, before the piece
+
+    def draw(*shape):
+        return rng.standard_normal(shape).astype(np.float32)
+
+    prompt, kept, q = draw(2, 4 // width, 2, 7, 8), draw(2, 4, 2, 320, 8), draw(4, length, 6, 8)
+    positions = (np.repeat(begin, width) + own)[:, None] + np.arange(length)[None]
+    rows = [
+        np.concatenate([prompt[:, row // width, :, : begin[row // width]], kept[:, row]], 2)[:, :, :320] for row in range(4)
+    ]
+    keys, values = np.stack(rows, 1)
+    attend = jax.jit(functools.partial(attention.cached_attention, window=window, scale=0.3))
+    expected = attend(q, jnp.asarray(keys.swapaxes(2, 3)), jnp.asarray(values), positions)
+    shared = attention.Prompt(*(jnp.asarray(x) for x in (prompt[0].swapaxes(2, 3), prompt[1], begin)))
+    kept = [jnp.asarray(x) for x in (kept[0].swapaxes(2, 3), kept[1])]
+    np.testing.assert_allclose(attend(q, *kept, positions, prompt=shared), expected, atol=2e-6)
 
 
 def test_no_array_starts_undefined():

@@ -56,10 +56,11 @@ class Template:
 
 @dataclass
 class SlotState:
-    """Tokens in each slot's cache, and the pending one (the sampler's invariant)."""
+    """Tokens in each slot's cache, and the pending one (the sampler's invariant); the prompt of each place, where they share."""
 
     cache: list[list[int]]
     last: list[int]
+    prompts: list[list[int]]
 
 
 class ScriptedSampler:
@@ -69,8 +70,15 @@ class ScriptedSampler:
     into the wrong slot changes what follows. Log-probs are a hash of that row. The script's turn may lack a stop id.
     """
 
-    def __init__(self, script: Callable[[list[int], int], list[int]], *, slots=4, decode_steps=5, cache_length=2000):
+    shards = 1
+
+    def __init__(
+        self, script: Callable[[list[int], int], list[int]], *, slots=4, decode_steps=5, cache_length=2000, shared_slots=0,
+        own_length=0,
+    ):  # fmt: skip
         self.script, self.slots, self.decode_steps, self.capacity = script, slots, decode_steps, cache_length
+        self.shared_slots, self.places = shared_slots, slots // shared_slots if shared_slots else 0
+        self.own_length = own_length or cache_length
         self.prompt_buckets = (cache_length,)
         self.prefilled: list[list[int]] = []
 
@@ -84,7 +92,7 @@ class ScriptedSampler:
         return False
 
     def init(self):
-        return SlotState([[] for _ in range(self.slots)], [-1] * self.slots)
+        return SlotState([[] for _ in range(self.slots)], [-1] * self.slots, [[] for _ in range(self.places)])
 
     def prefill(self, params, prompts):
         assert all(prompts), "an empty prompt"
@@ -96,12 +104,37 @@ class ScriptedSampler:
             state.cache[slot], state.last[slot] = prompts[i][:-1], prompts[i][-1]
         return state
 
+    def batches(self, lengths):
+        return [(max(lengths), 2, np.arange(i, min(i + 2, len(lengths)))) for i in range(0, len(lengths), 2)]
+
+    def place(self, state, prompts, source, places):
+        for i, place in zip(source, places, strict=True):
+            state.prompts[place] = prompts[i]
+        return state
+
+    def spread(self, state, pairs):
+        for source, target in pairs:
+            state.prompts[target] = state.prompts[source]
+        return state
+
+    def start(self, state, slots):
+        for slot in slots:
+            prompt = state.prompts[slot // self.shared_slots]
+            state.cache[slot], state.last[slot] = prompt[:-1], prompt[-1]
+        return state
+
     def append(self, params, state, suffixes):
         for slot, ids in suffixes.items():
             state.cache[slot] += [state.last[slot], *ids[:-1]]
             state.last[slot] = ids[-1]
-            assert len(state.cache[slot]) < self.capacity
+            assert len(state.cache[slot]) < self.capacity and self._behind(state, slot) < self.own_length
         return state
+
+    def _behind(self, state, slot):
+        """Tokens of the slot's own cache."""
+        prompt = state.prompts[slot // self.shared_slots][:-1] if self.places else []
+        assert state.cache[slot][: len(prompt)] == prompt, "a place took another prompt while a row of the first ran"
+        return len(state.cache[slot]) - len(prompt)
 
     def decode(self, params, state, *, keys, temperature, stop_ids, budgets, active=None, wanted=0):
         data = np.asarray(jax.random.key_data(keys))
@@ -114,6 +147,7 @@ class ScriptedSampler:
                 row = state.cache[slot] + [state.last[slot]]
                 token, score = draw(self.script, row, data[slot])
                 state.cache[slot], state.last[slot] = row, token
+                assert self._behind(state, slot) <= self.own_length
                 tokens[slot, n], logprob[slot, n] = token, score
                 count[slot] += 1
                 if token in stop_ids:

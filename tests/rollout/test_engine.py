@@ -72,8 +72,14 @@ def limits(config, **fields):
     return config
 
 
-def play(config, tasks, script=wild, simulator=None, *, slots=7, decode_steps=6, cache_length=600, template=None, **options):
-    sampler = ScriptedSampler(script, slots=slots, decode_steps=decode_steps, cache_length=cache_length)
+def play(
+    config, tasks, script=wild, simulator=None, *, slots=7, decode_steps=6, cache_length=600, template=None, shared=(0, 0),
+    **options,
+):  # fmt: skip
+    """shared: slots of a place, and tokens of their own."""
+    sampler = ScriptedSampler(
+        script, slots=slots, decode_steps=decode_steps, cache_length=cache_length, shared_slots=shared[0], own_length=shared[1]
+    )
     options = {"seed": 3, "step": 9} | options
     return rollout(None, tasks, sampler, template or Template(), simulator or Tools(), config, **options)
 
@@ -83,15 +89,18 @@ def same(a, b):
     return a.end == b.end and a.messages == b.messages and all(np.array_equal(getattr(a, k), getattr(b, k)) for k in keys)
 
 
-def against_reference(config, count, slots, decode_steps):
+def against_reference(config, count, slots, decode_steps, shared=(0, 0)):
     tasks = [task(f"t{i}", ["and then?"] * (i % 3)) for i in range(count)]
     stats = {}
-    episodes = play(config, tasks, simulator=Tools(jitter=0.002), slots=slots, decode_steps=decode_steps, stats=stats)
+    options = dict(slots=slots, decode_steps=decode_steps, shared=shared, stats=stats)
+    episodes = play(config, tasks, simulator=Tools(jitter=0.002), **options)
     assert [(e.task.id, e.group, e.sample) for e in episodes] == [(t.id, g, s) for g, t in enumerate(tasks) for s in range(4)]
     for episode in episodes:
+        prompt = len(Template().prompt(episode.task.messages, episode.task.tools))
         truth = reference.run(
-            wild, episode.task, episode.sample, Template(), Tools().simulate, config, seed=3, step=9, capacity=600
-        )
+            wild, episode.task, episode.sample, Template(), Tools().simulate, config, seed=3, step=9,
+            capacity=min(600, prompt + shared[1]) if shared[0] else 600,
+        )  # fmt: skip
         tokens, writer, turn, logprob = zip(*truth.row)
         assert episode.end == truth.end, (episode.task.id, episode.sample)
         assert episode.tokens.tolist() == list(tokens) and episode.writer.tolist() == list(writer)
@@ -115,6 +124,25 @@ def test_random_episodes_equal_the_reference(config):
     assert 0 < stats["occupancy"] <= 1 and stats["compiles"] == stats["compactions"] == 0
 
 
+def test_with_shared_prompts_too(config):
+    """Places of 3 for groups of 4, and less room behind a prompt than the response may have: `context_full` is the row's own."""
+    episodes, stats = against_reference(limits(config), 30, slots=9, decode_steps=6, shared=(3, 300))
+    assert stats["prompts_prefilled"] == 30 and stats["rows_inserted"] == 120
+    full = [len(e.tokens) - e.info["prompt_tokens"] for e in episodes if e.end == "context_full"]
+    assert full and max(len(e.tokens) - e.info["prompt_tokens"] for e in episodes) <= 300
+    prompts = sum({e.group: e.info["prompt_tokens"] for e in episodes}.values())
+    assert stats["tokens_prefilled"] == prompts
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("part", range(4))
+def test_a_thousand_episodes_with_shared_prompts(config, part):
+    against_reference(
+        limits(config, max_calls=3 + part, max_turns=2 + part % 4), 250, slots=4 * (1 + 3 * part), decode_steps=3 + part,
+        shared=((1, 2, 4, 2)[part], (250, 300, 350, 600)[part]),
+    )  # fmt: skip
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("part", range(10))
 def test_ten_thousand_episodes_equal_the_reference(config, part):
@@ -128,6 +156,7 @@ def test_contract_11_order_batch_and_slots_change_no_row(config):
     whole = {(e.task.id, e.sample): e for e in play(limits(config), tasks)}
     for part, slots, steps in ((tasks[::-1], 3, 1), (tasks[2:5], 64, 32)):
         assert all(same(e, whole[e.task.id, e.sample]) for e in play(config, part, slots=slots, decode_steps=steps))
+    assert all(same(e, whole[e.task.id, e.sample]) for e in play(config, tasks[::-1], slots=6, shared=(2, 600)))
     assert any(not same(e, whole[e.task.id, e.sample]) for e in play(config, tasks, step=10))
     assert any(not same(e, whole[e.task.id, e.sample]) for e in play(config, tasks, seed=4))
 
@@ -139,6 +168,38 @@ def test_p13_samples_of_a_prompt_and_a_repeated_task_differ(config):
     episodes = play(limits(config), [task("t"), task("t")], chatty)
     assert len({tuple(e.tokens) for e in episodes}) == 8
     assert [e.group for e in episodes] == [0] * 4 + [1] * 4
+
+
+def test_p15_a_turn_ends_at_any_id_of_the_stop_set(config, tmp_path):
+    """P15: tokenizer, generation config (a list) and the template's turn end together; the sampler is given them all, and a row that
+    ends with any of them is an answer whose last token is the policy's."""
+    from slca.chat import template, tokenizer
+    from slca.rollout.episode import Rules
+    from tests.chat.families import TOKENIZERS
+    from tests.chat.families import template as of_family
+
+    for file in (TOKENIZERS / "qwen3").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [151643, 151662]}')
+    qwen = template.Template(tokenizer.load(str(tmp_path)))
+    stops = Rules.of(config, qwen, capacity=100, longest_prompt=50).sampling_stops
+    assert {151643, 151645, 151662} <= set(stops)  # <|im_end|> is the tokenizer's own
+    gemma = of_family("gemma")
+    assert {gemma.tokenizer.decode([i]) for i in Rules.of(config, gemma, capacity=9, longest_prompt=9).stop_ids} == {
+        "<eos>", "<end_of_turn>",
+    }  # fmt: skip
+
+    ends = (STOP, *encode("#%"))
+
+    class Three(Template):
+        stop_ids = ends
+
+    def script(row, key):
+        return [*encode("ok"), ends[key % 3], *encode("beyond")]
+
+    episodes = play(limits(config), [task(f"t{i}") for i in range(4)], script, template=Three())
+    assert {int(e.tokens[-1]) for e in episodes} == set(ends) and {e.end for e in episodes} == {"answered"}
+    assert all(e.writer[-1] == POLICY and (e.writer == POLICY).sum() == 3 for e in episodes)
 
 
 def test_contract_13_dead_rows_stay_in_their_group(config):  # G8
@@ -357,13 +418,13 @@ def real():
     return limits(config, group=3, max_prompt_tokens=500), model, transformer.init(model, jax.random.key(0)), chat, some
 
 
-def sampled(real, *, slots, decode_steps, temperature):
+def sampled(real, *, slots, decode_steps, temperature, **options):
     from slca.rollout.sampler import Sampler
     from slca.sgls.simulator import Simulator
 
     config, model, params, chat, some = real
     sampler = Sampler(
-        model, slots=slots, cache_length=1024, prompt_buckets=(512,), suffix_buckets=(64,), decode_steps=decode_steps
+        model, slots=slots, cache_length=1024, prompt_buckets=(512,), suffix_buckets=(64,), decode_steps=decode_steps, **options
     )
     simulator = Simulator.from_config(config.sgls)
     episodes = rollout(params, some, sampler, chat, simulator, config, seed=0, step=0, temperature=temperature)
@@ -371,14 +432,15 @@ def sampled(real, *, slots, decode_steps, temperature):
     return episodes
 
 
-def test_contract_10_logprobs_are_those_of_one_plain_forward(real):
+@pytest.mark.parametrize("options", [{}, {"shared_slots": 2}])
+def test_contract_10_logprobs_are_those_of_one_plain_forward(real, options):
     import jax
     import jax.numpy as jnp
 
     from slca.policy.transformer import Transformer, unembed
 
     _, model, params, _, _ = real
-    episodes = sampled(real, slots=4, decode_steps=8, temperature=0.8)
+    episodes = sampled(real, slots=4, decode_steps=8, temperature=0.8, **options)
     assert max(len(e.turns) for e in episodes) > 1 and {len(e.tokens) for e in episodes} != {0}
     forward = jax.jit(
         lambda t: Transformer(model).apply({"params": params}, t, jnp.arange(t.size)[None]) @ unembed(params, model)
@@ -393,7 +455,8 @@ def test_contract_10_logprobs_are_those_of_one_plain_forward(real):
 
 def test_contract_11_with_a_model_slots_and_steps_change_no_row(real):
     one, other = (sampled(real, slots=s, decode_steps=n, temperature=1.0) for s, n in ((4, 8), (9, 5)))
-    for a, b in zip(one, other):
+    shared = sampled(real, slots=4, decode_steps=8, temperature=1.0, shared_slots=2)
+    for a, b in [*zip(one, other), *zip(one, shared)]:
         assert a.end == b.end and np.array_equal(a.tokens, b.tokens) and np.allclose(a.logprob, b.logprob, atol=1e-4)
 
 

@@ -61,10 +61,10 @@ def test_contract_11_scheduling_never_changes_a_row():
     expected, _, _ = serve(12, NAMES)
     assert len({str(said) for said in expected.values()}) == 12  # P13: the samples of a group differ
     rng = random.Random(0)
-    for slots, steps in ((1, 5), (3, 1), (5, 7), (64, 32)):
+    for slots, steps, shared in ((1, 5, 0), (3, 1, 0), (5, 7, 0), (64, 32, 0), (3, 5, 3), (6, 7, 2), (16, 5, 4)):
         order = rng.sample(NAMES, len(NAMES))
         delays = {name: rng.randint(0, 3) for name in NAMES}
-        said, _, _ = serve(slots, NAMES, order=order, delay=delays.__getitem__, decode_steps=steps)
+        said, _, _ = serve(slots, NAMES, order=order, delay=delays.__getitem__, decode_steps=steps, shared_slots=shared)
         assert said == expected
 
 
@@ -79,16 +79,17 @@ def test_turns_are_what_the_script_says():
         row += tokens
 
 
-@pytest.mark.parametrize("slots", [1, 3, 12])
-def test_a_prompt_is_prefilled_once_however_its_group_is_split(slots):
-    _, sampler, scheduler = serve(slots, NAMES)
+@pytest.mark.parametrize(("slots", "shared"), [(1, 0), (3, 0), (12, 0), (3, 3), (6, 3), (12, 2), (4, 1)])
+def test_a_prompt_is_prefilled_once_however_its_group_is_split(slots, shared):
+    _, sampler, scheduler = serve(slots, NAMES, shared_slots=shared)
     assert sampler.prefilled == [prompt("one"), prompt("twenty-two"), prompt("3")]
     assert scheduler.stats["prompts_prefilled"] == 3 and scheduler.stats["rows_inserted"] == 12
     assert scheduler._prompts == {}  # caches go with the last row that needs them
 
 
-def test_tokens_are_computed_once():
-    said, _, scheduler = serve(4, NAMES)
+@pytest.mark.parametrize("shared", [0, 2])
+def test_tokens_are_computed_once(shared):
+    said, _, scheduler = serve(4, NAMES, shared_slots=shared)
     assert scheduler.stats["tokens_decoded"] == sum(len(tokens) for turns in said.values() for tokens, _ in turns)
     assert scheduler.stats["tokens_appended"] == 12 * (len(suffix("turn 0")) + len(suffix("turn 1")))
     assert scheduler.stats["tokens_prefilled"] == sum(len(prompt(text)) for text in ("one", "twenty-two", "3"))
@@ -113,8 +114,9 @@ def test_budget_ends_a_turn_without_a_stop_token():
     }
 
 
-def test_cancel_in_the_queue_in_a_slot_and_after_a_turn():
-    sampler, scheduler = make(2)
+@pytest.mark.parametrize("shared", [0, 2])
+def test_cancel_in_the_queue_in_a_slot_and_after_a_turn(shared):
+    sampler, scheduler = make(2, shared_slots=shared)
     rows = [scheduler.submit(prompt("p"), prompt_key=0, sample=s, budget=50, tag=s) for s in range(5)]
     scheduler.step()
     scheduler.cancel(rows[4])  # queued
@@ -143,3 +145,25 @@ def test_a_waiting_row_keeps_its_slot_and_others_go_on():
     while scheduler.busy:
         over = scheduler.step()
     assert over == [waiting] and waiting.turn == 1
+
+
+def test_a_slot_beside_a_waiting_row_takes_its_prompt_alone():
+    """One place of two: while a row of the first prompt waits for its tool, rows of another cannot start, and nobody spins."""
+    sampler, scheduler = make(2, shared_slots=2)
+    rows = [scheduler.submit(prompt(text), prompt_key=0, sample=s, budget=50, tag=text) for text, s in (("p", 0), ("q", 0))]
+    over = []
+    while not over:
+        over = scheduler.step()
+    assert over == rows[:1] and not scheduler.busy and scheduler.step() == []
+    late = scheduler.submit(prompt("p"), prompt_key=0, sample=1, budget=50, tag="p")
+    assert scheduler.busy
+    while scheduler.busy:
+        for row in scheduler.step():
+            scheduler.cancel(row)
+    assert late.slot == -1 and late.tokens and sampler.prefilled == [prompt("p")]
+    scheduler.append(over[0], suffix("late"), 50)
+    while scheduler.busy:
+        for row in scheduler.step():
+            scheduler.cancel(row)
+    assert rows[1].tokens and sampler.prefilled == [prompt("p"), prompt("q")]
+    assert scheduler.stats["prompts_prefilled"] == 2 and scheduler.stats["rows_inserted"] == 3

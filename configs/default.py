@@ -74,6 +74,7 @@ def get_config(arg: str = "slca") -> ConfigDict:
     r.max_response_tokens = 384  # sampled + environment tokens an episode
     r.max_prompt_tokens = 512  # longer prompts are refused and counted
     r.slots = 128  # rows decoded together
+    r.shared_slots = 0  # neighbouring slots that store a prompt once, <= group; for long prompts. 0 = each slot its own
     r.prompt_buckets = (128, 256, 512)  # padded prompt lengths, tokens
     r.suffix_buckets = (16, 64, 256)  # padded lengths of appended pieces, tokens
     r.decode_steps = 32  # tokens decoded before the host looks for finished rows

@@ -113,10 +113,16 @@ def own_parts(parts: Parts) -> tuple[Parts, Callable[[Any], Any]]:
     return parts._replace(mesh=parts.here, hidden=hidden, unembed=unembed), lambda params: fetch(shrink(params))
 
 
-def make_sampler(config: Any, model: ModelConfig, mesh: jax.sharding.Mesh | None, slots: int = 0) -> Sampler:
-    """The slot sampler of the config's rollout section; `slots` overrides its number of rows. Processes share the slots evenly."""
-    r, unit = config.rollout, row_shards(mesh)
-    share = min(r.slots, r.prompts * r.group)
+def make_sampler(
+    config: Any, model: ModelConfig, mesh: jax.sharding.Mesh | None, slots: int = 0, shared: int | None = None
+) -> Sampler:
+    """The slot sampler of the config's rollout section; `slots` overrides its number of rows. Processes share the slots evenly.
+
+    shared: slots that share a prompt; None = rollout.shared_slots, or none where `slots` is given (evaluation: groups of one).
+    """
+    r = config.rollout
+    shared = (0 if slots else r.shared_slots) if shared is None else shared
+    unit, share = row_shards(mesh) * max(1, shared), min(r.slots, r.prompts * r.group)
     if processes.count() > 1:
         share = -(-share // (processes.count() * unit)) * unit
     return Sampler(
@@ -127,6 +133,8 @@ def make_sampler(config: Any, model: ModelConfig, mesh: jax.sharding.Mesh | None
         suffix_buckets=tuple(r.suffix_buckets),
         decode_steps=r.decode_steps,
         cache_dtype=r.cache_dtype,
+        shared_slots=shared,
+        own_length=r.max_response_tokens if shared else 0,
         mesh=mesh,
     )
 

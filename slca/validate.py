@@ -112,6 +112,12 @@ def _rollout(c: Any) -> list[str]:
         out.append(
             f"rollout.prompts={r.prompts} is not divisible by train.mini_batches={c.train.mini_batches}: groups never split"
         )
+    slots = min(r.slots, r.prompts * r.group)
+    if r.shared_slots > r.group or (r.shared_slots > 0 and slots % r.shared_slots):
+        out.append(
+            f"rollout.shared_slots={r.shared_slots}: a number of slots that share the prompt of a group of {r.group} (rollout.group) "
+            f"and divide the {slots} slots in use (rollout.slots, at most prompts x group); 0 = each slot holds its own prompt"
+        )
     axes = {f"mesh.{name}": c.mesh[name] for name in ("data", "fsdp", "tensor")}
     if sum(v == -1 for v in axes.values()) > 1 or any(v < 1 and v != -1 for v in axes.values()):
         shown = ", ".join(f"{name}={size}" for name, size in axes.items())

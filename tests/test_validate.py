@@ -62,6 +62,9 @@ def test_default_is_valid(config):
         ("eval.splits", (None,)),
         ("eval.temperatures", (1e-300,)),
         ("rollout.temperature", 1e-300),
+        ("rollout.shared_slots", -1),
+        ("rollout.shared_slots", 3),  # of 128 slots
+        ("rollout.shared_slots", 16),  # of a group of 8
         ("optim.eps", 0.0),
         ("loss.dual_clip", 0.5),
         ("loss.correction_cap", 0.0),

@@ -268,6 +268,18 @@ def test_sharded_params_give_the_same_logits(config):
         np.testing.assert_allclose(got[2], row_logits(model, params(family), ROW), atol=1e-5)
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_layers_for_decoding_hold_no_parameter(fused):
+    """S9: the update donates the parameters; what decoding made of them is neither deleted nor changed by that."""
+    config = FAMILIES["qwen2"]
+    p = jax.tree.map(jnp.copy, params("qwen2"))
+    layers = jax.jit(functools.partial(transformer.split_layers, config=config, fused=fused))(p)
+    before = jax.device_get(layers)
+    stepped = jax.jit(lambda p: jax.tree.map(lambda x: x + 1, p), donate_argnums=0)(p)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(p)) and jax.tree.leaves(stepped)
+    jax.tree.map(np.testing.assert_array_equal, layers, before)
+
+
 def test_parameters_in_the_compute_dtype_give_the_same_forward():
     config = dataclasses.replace(FAMILIES["qwen2"], dtype="bfloat16")
     weights, tokens = params("qwen2"), np.arange(12)[None] % 7

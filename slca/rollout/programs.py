@@ -160,12 +160,14 @@ def take(x: Any, rows: Int[Array, "D R"]) -> Any:
 
     def leaf(x: Array) -> Array:
         own = x.shape[0] // rows.shape[0]
-        if rows.shape[1] == own:
-            return x
-        taken = jax.vmap(lambda x, row: x[row])(x.reshape(rows.shape[0], own, *x.shape[1:]), rows)
-        return taken.reshape(rows.size, *x.shape[1:])
+        return x if rows.shape[1] == own else _gather(x, rows)
 
     return jax.tree.map(leaf, x)
+
+
+def _gather(x: Array, rows: Int[Array, "D R"]) -> Array:
+    taken = jax.vmap(lambda x, row: x[row])(x.reshape(rows.shape[0], -1, *x.shape[1:]), rows)
+    return taken.reshape(rows.size, *x.shape[1:])
 
 
 def put(x: Any, rows: Int[Array, "D R"], new: Any) -> Any:
@@ -191,7 +193,8 @@ def beside(prompts: cache.Prompts | None, rows: Int[Array, "D R"], slots: int, w
         return None, jnp.zeros(rows.size, jnp.int32)
     width = slots // prompts.length.size
     if rows.shape[1] < slots // rows.shape[0]:
-        prompts = take(prompts, (rows[:, ::width] if whole else rows) // width)
+        places = (rows[:, ::width] if whole else rows) // width
+        prompts = jax.tree.map(lambda x: _gather(x, places), prompts)  # not `take`: as many rows as places are not all places
     return prompts, jnp.repeat(prompts.length, rows.size // prompts.length.size)
 
 

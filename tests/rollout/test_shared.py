@@ -134,6 +134,12 @@ def test_turns_append_to_what_is_a_rows_own(shared):
     play_turns(shared, PARAMS, ([0, 1], [4]))
 
 
+def test_as_many_appended_rows_as_places_are_not_all_places():
+    pool = Sampler(CONFIG, **SHARED | dict(slots=16))
+    assert pool.places == 8 and ("append", (8, 3)) in pool.programs
+    play_turns(pool, PARAMS, ([6, 7], [1]))
+
+
 def test_few_places_of_many_move_and_leave_the_others_alone():
     """Sixteen slots: an append takes eight rows with copies of their prompts, a thin round the one place that is live."""
     pool = Sampler(CONFIG, **SHARED | dict(slots=16, shared_slots=4))

@@ -61,6 +61,9 @@ def policy_of(
     if name.startswith("gguf:") or _is_hf(Path(name)):
         config = _hf_config(name, dict(chat or {}))
         template = make_template(config)
+        known, size = weights.architecture(name).vocab, template.tokenizer.size
+        if size > known:  # JAX would read the last row of the embedding for the ids beyond
+            raise ValueError(f"{name}: the tokenizer has {size} ids, the model knows {known}; take the tokenizer of this model")
         model, params = weights.load(name, mesh=mesh, dtype=dtype)
         return Policy(config, model, params, template)
     folder, config = run_config(name)

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import jax
@@ -10,7 +11,7 @@ from configs.default import get_config
 from slca import export
 from slca.checkpoint import Checkpoints
 from slca.learn.update import init_state
-from slca.policy import transformer
+from slca.policy import transformer, weights
 from slca.policy.config import ModelConfig
 from slca.restore import policy_of
 
@@ -94,6 +95,15 @@ def test_what_cannot_be_exported(run, tmp_path, capsys):
     (tmp_path / "begun" / "config.json").write_text("{}")
     refused(tmp_path / "begun", tmp_path / "out", "saved no checkpoint yet")
     assert not (tmp_path / "out").exists() and (tmp_path / "full" / "notes.txt").read_text() == "mine"
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_is_refused(run, tmp_path, capsys):
+    """Ids beyond the embedding would be read as its last row."""
+    assert export.main([str(run[0]), str(tmp_path / "a")]) == 0
+    model = dataclasses.replace(policy_of(tmp_path / "a").model, vocab=640)
+    weights.save(tmp_path / "a", model, transformer.init(model, jax.random.key(0)))
+    assert export.main([str(tmp_path / "a"), str(tmp_path / "b")]) == 2
+    assert "the tokenizer has 1280 ids, the model knows 640" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("family", FAMILIES)

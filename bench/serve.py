@@ -1,12 +1,14 @@
 """Load test of the server over loopback, with a model of half a million parameters: is any answer lost, swapped or slow?
 
     python -m bench.serve [--requests 2000] [--clients 64] [--slots 32] [--rounds 3]
+    python -m bench.serve --turns 4 [--conversations 256] [--clients 32] [--slots 32] [--rounds 3]
 
 Clients keep one connection each and send the next request when the last is answered. A tenth of the requests close the
 connection half-way (streams after the first event, others while they wait), a twentieth are malformed (no JSON, wrong types, too
 long, too large, unknown model). Every complete answer is compared, token by token, with `Sampler.generate` of the same prompt and
 seed. Throughput: requests of 128 tokens without faults, half of them streams, against `Sampler.generate` of the same prompts in the
-same number of slots and in a process of its own; the two alternate. Server, clients and sampler share the machine's cores.
+same number of slots and in a process of its own; the two alternate. --turns: conversations instead, each prompt being the last one,
+its answer and a dozen tokens more, on a server that goes on from kept rows and on one that computes every prompt whole. Server, clients and sampler share the machine's cores.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +48,7 @@ def model(slots: int) -> tuple[Any, Any, Any]:
 
     template = Template(tokenizer.load("tiny"))
     config = ModelConfig.random(get_config().model, -(-template.tokenizer.size // 64) * 64)
-    sampler = Sampler(config, slots=slots, cache_length=320, prompt_buckets=(128,), suffix_buckets=(16,), decode_steps=32)
+    sampler = Sampler(config, slots=slots, cache_length=512, prompt_buckets=(128, 512), suffix_buckets=(16,), decode_steps=32)
     return sampler, transformer.init(config, jax.random.key(0)), template
 
 
@@ -158,7 +162,7 @@ def offline(sampler: Any, params: Any, template: Any, made: list[dict[str, Any]]
     return [row[: min(n, r["max_tokens"])].tolist() for row, n, r in zip(found.tokens, found.length, made)], seconds
 
 
-def serve(slots: int, port_file: str) -> None:
+def serve(slots: int, port_file: str, reuse: bool) -> None:
     """The server's process: writes its port, then serves until its standard input closes."""
     import threading
 
@@ -166,11 +170,11 @@ def serve(slots: int, port_file: str) -> None:
 
     from slca.serve import make_app
     from slca.serve.__main__ import SWITCH
-    from slca.serve.slots import SlotEngine
+    from slca.serve.slots import APPEND_COST, SlotEngine
 
     sys.setswitchinterval(SWITCH)
     sampler, params, template = model(slots)
-    engine = SlotEngine(sampler, params, template)
+    engine = SlotEngine(sampler, params, template, reuse=APPEND_COST if reuse else None)
     while engine.health() == "starting":
         time.sleep(0.05)
     server = uvicorn.Server(uvicorn.Config(make_app(engine), port=0, log_level="error", access_log=False))
@@ -189,13 +193,18 @@ def serve(slots: int, port_file: str) -> None:
 
 
 def tie(parts: Any, request: dict[str, Any], got: list[int], wanted: list[int]) -> bool:
+    """See `near_tie`."""
+    prompt = parts[2].prompt([{"role": "user", "content": request["text"]}])
+    return near_tie(parts, prompt, request["seed"], request["temperature"], got, wanted)
+
+
+def near_tie(parts: Any, prompt: list[int], seed: int, temperature: float, got: list[int], wanted: list[int]) -> bool:
     """Whether two answers part at a draw that falls within 1e-5 of the border between both tokens: rounding, which differs between
     batch shapes, decides such a draw (contract 11 leaves them out)."""
     from slca.policy.transformer import Transformer, logits, unembed
     from slca.rollout.sampler import row_keys
 
-    sampler, params, template = parts
-    prompt = template.prompt([{"role": "user", "content": request["text"]}])
+    sampler, params, _ = parts
     at = next((i for i, (a, b) in enumerate(zip(got, wanted)) if a != b), None)
     if at is None:
         return False
@@ -203,13 +212,11 @@ def tie(parts: Any, request: dict[str, Any], got: list[int], wanted: list[int]) 
     tokens = np.zeros((1, sampler.capacity), np.int32)
     tokens[0, : len(ids)] = ids
     hidden = Transformer(sampler.config).apply({"params": params}, tokens, np.arange(tokens.size, dtype=np.int32)[None])
-    scores = (
-        np.asarray(logits(hidden[:, len(ids) - 1], unembed(params, sampler.config)), np.float64)[0] / request["temperature"]
-    )
+    scores = np.asarray(logits(hidden[:, len(ids) - 1], unembed(params, sampler.config)), np.float64)[0] / temperature
     cdf = np.concatenate([[0.0], np.cumsum(np.exp(scores - scores.max()))])
     cdf /= cdf[-1]
     zero = np.zeros(1, np.int32)
-    key = row_keys(np.full(1, request["seed"], np.int32), 0, zero, zero, zero)[0]
+    key = row_keys(np.full(1, seed, np.int32), 0, zero, zero, zero)[0]
     uniform = float(jax.random.uniform(jax.random.fold_in(key, len(ids))))
     return all(cdf[token] - 1e-5 <= uniform <= cdf[token + 1] + 1e-5 for token in (got[at], wanted[at]))
 
@@ -278,32 +285,123 @@ def speed(url: str, options: argparse.Namespace, parts: Any) -> None:
     print(f"server / offline: {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
 
 
+async def talk(http: Any, template: Any, seed: int, turns: int) -> list[tuple[int, list[int], list[int]]]:
+    """(seed, prompt, answer) of each turn of one conversation."""
+    rng, out = random.Random(seed), []
+    prompt = template.prompt([{"role": "user", "content": " ".join(rng.choices(WORDS, k=30))}])
+    for _ in range(turns):
+        asked = {"model": "slca", "prompt": prompt, "seed": seed, "max_tokens": 32, "return_token_ids": True}
+        response = await http.post("/v1/completions", json=asked)
+        ids = response.json()["choices"][0]["token_ids"]
+        out.append((seed, prompt, ids))
+        prompt = [*prompt, *ids, *template.tokenizer.encode(" ".join(rng.choices(WORDS, k=5)))]
+    return out
+
+
+def conversations(url: str, options: argparse.Namespace, parts: Any) -> tuple[list[tuple[int, list[int], list[int]]], float]:
+    """All turns of all conversations, and seconds."""
+    import httpx
+
+    async def go() -> list[list[tuple[int, list[int], list[int]]]]:
+        limit = asyncio.Semaphore(options.clients)
+        async with httpx.AsyncClient(base_url=url, timeout=300, limits=httpx.Limits(max_connections=options.clients)) as http:
+
+            async def one(seed: int) -> list[tuple[int, list[int], list[int]]]:
+                async with limit:
+                    return await talk(http, parts[2], seed, options.turns)
+
+            return await asyncio.gather(*[one(seed) for seed in range(options.conversations)])
+
+    began = time.monotonic()
+    found = asyncio.run(go())
+    return [turn for turns in found for turn in turns], time.monotonic() - began
+
+
+def checked(found: list[tuple[int, list[int], list[int]]], parts: Any) -> tuple[int, int]:
+    """(answers that part from the offline sampler's at a near-tie, other differences)."""
+    from slca.rollout.sampler import row_keys
+    from slca.serve.run import marker_ids
+
+    sampler, params, template = parts
+    stops = tuple(sorted({*template.stop_ids, *marker_ids(template)}))
+    zero = np.zeros(len(found), np.int32)
+    keys = row_keys(np.array([seed for seed, _, _ in found], np.int32), 0, zero, zero, zero)
+    made = sampler.generate(params, [prompt for _, prompt, _ in found], keys=keys, max_new_tokens=32, stop_ids=stops)
+    wanted = [row[:n].tolist() for row, n in zip(made.tokens, made.length)]
+    differ = [i for i, (_, _, ids) in enumerate(found) if ids != wanted[i]]
+    ties = [i for i in differ if near_tie(parts, found[i][1], found[i][0], 1.0, found[i][2], wanted[i])]
+    return len(ties), len(differ) - len(ties)
+
+
+def turns(urls: dict[str, str], options: argparse.Namespace, parts: Any) -> None:
+    """Conversations on both servers in turns: seconds, what was computed, and every answer against the offline sampler's."""
+    names = ("continued_total", "continued_tokens_total", "tokens_prefilled_total", "tokens_appended_total")
+    seconds: dict[str, list[float]] = {name: [] for name in urls}
+    for url in urls.values():
+        conversations(url, argparse.Namespace(**{**vars(options), "conversations": options.clients}), parts)
+    for _ in range(options.rounds):
+        for name, url in urls.items():
+            before = gauges(url)
+            found, took = conversations(url, options, parts)
+            after = gauges(url)
+            counts = {n: int(after[f"slca_engine_{n}"] - before[f"slca_engine_{n}"]) for n in names}
+            ties, wrong = checked(found, parts)
+            seconds[name].append(took)
+            print(
+                f"{name}: {len(found)} answers in {took:.2f} s; near-ties {ties}, other differences {wrong}; {counts}",
+                flush=True,
+            )
+    for name, every in seconds.items():
+        print(f"{name}: {statistics.median(every):.2f} s ({min(every):.2f} to {max(every):.2f})")
+    ratios = [a / b for a, b in zip(seconds["whole"], seconds["kept"])]
+    print(f"whole / kept: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--slots", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=0, help="of each conversation; 0 = the load test")
+    parser.add_argument("--conversations", type=int, default=256)
+    parser.add_argument("--whole", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--serve", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        return serve(options.slots, options.serve)
-    with tempfile.TemporaryDirectory() as folder:
-        port = Path(folder) / "port"
-        command = [sys.executable, "-m", "bench.serve", f"--slots={options.slots}", f"--serve={port}"]
-        with subprocess.Popen(command, stdin=subprocess.PIPE) as server:
-            try:
-                parts = model(options.slots)
-                while not port.exists():
-                    if server.poll() is not None:
-                        sys.exit("the server ended")
-                    time.sleep(0.1)
-                url = f"http://127.0.0.1:{port.read_text()}"
-                faults(url, server.pid, options, parts)
-                speed(url, options, parts)
-            finally:
-                assert server.stdin is not None
-                server.stdin.close()
+        return serve(options.slots, options.serve, not options.whole)
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        kinds = ("kept", "whole") if options.turns else ("kept",)
+        ports = {kind: Path(folder) / kind for kind in kinds}
+        servers = {kind: stack.enter_context(started(options, port, kind)) for kind, port in ports.items()}
+        parts = model(options.slots)
+        urls = {kind: address(servers[kind], ports[kind]) for kind in kinds}
+        if options.turns:
+            turns(urls, options, parts)
+        else:
+            faults(urls["kept"], servers["kept"].pid, options, parts)
+            speed(urls["kept"], options, parts)
+
+
+@contextmanager
+def started(options: argparse.Namespace, port: Path, kind: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A server in a process of its own, as long as the context lasts."""
+    command = [sys.executable, "-m", "bench.serve", f"--slots={options.slots}", f"--serve={port}"]
+    command += ["--whole"] if kind == "whole" else []
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as server:
+        try:
+            yield server
+        finally:
+            assert server.stdin is not None
+            server.stdin.close()
+
+
+def address(server: subprocess.Popen[bytes], port: Path) -> str:
+    while not port.exists():
+        if server.poll() is not None:
+            sys.exit("the server ended")
+        time.sleep(0.1)
+    return f"http://127.0.0.1:{port.read_text()}"
 
 
 if __name__ == "__main__":

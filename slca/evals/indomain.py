@@ -112,10 +112,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.tasks < 0 or options.trials < 1:
         parser.error("--tasks and --trials must be positive")
+    if not -1 <= options.seed < 2**31:
+        parser.error(f"--seed={options.seed}: 0 to 2^31 - 1")
     from slca.restore import policy_of
     from slca.validate import ConfigError, validate
 
     try:
+        if options.out:
+            open(options.out, "a", encoding="utf-8").close()  # now, not when everything is evaluated
         policy = policy_of(options.checkpoint)
         config = policy.config
         config.credit.algorithm = "slca"  # scores do not depend on it, and a record of one's own is not in the table here

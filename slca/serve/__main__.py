@@ -17,9 +17,13 @@ import math
 import os
 import signal
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slca.serve.build import build, options_of
+from slca.serve.engine import FAILED
+
+if TYPE_CHECKING:
+    from slca.serve.engine import Engine
 
 SWITCH = 0.0005  # seconds a thread keeps the interpreter when another wants it; the default 5 ms would stall the device thread
 GRACE = 10  # seconds that requests in flight have when the server is told to stop
@@ -69,7 +73,7 @@ def main(argv: list[str] | None = None) -> int:
     from slca.serve import make_app
 
     app = make_app(engine, name=options.name, key=key, max_body=options.max_body, limits=limits)
-    code = run(app, options)
+    code = run(app, engine, options)
     if engine.alive:  # inside XLA, where the end of the interpreter would abort the process
         sys.stdout.flush()
         sys.stderr.flush()
@@ -77,8 +81,9 @@ def main(argv: list[str] | None = None) -> int:
     return code
 
 
-def run(app: Any, options: argparse.Namespace) -> int:
-    """Serve until a signal comes. Prints the address once the port is bound."""
+def run(app: Any, engine: Engine, options: argparse.Namespace) -> int:
+    """Serve until a signal comes, or the engine fails: it never comes back, whatever watches the server may start it over. Prints the
+    address once the port is bound."""
     import uvicorn
 
     sys.setswitchinterval(SWITCH)
@@ -97,17 +102,25 @@ def run(app: Any, options: argparse.Namespace) -> int:
                         f"serving {options.name} at http://{f'[{host}]' if ':' in host else host}:{port}/v1{wait}", flush=True
                     )
 
+    failed = False
+
+    async def watch() -> None:
+        nonlocal failed
+        failed = engine.health().startswith(FAILED)
+        server.should_exit = server.should_exit or failed
+
     server = Announced(
         uvicorn.Config(
             app, host=options.host, port=options.port, log_level="warning", access_log=False, server_header=False,
             limit_concurrency=options.connections, timeout_keep_alive=30, timeout_graceful_shutdown=GRACE,
+            callback_notify=watch, timeout_notify=1,
         )
     )  # fmt: skip
     try:
         server.run()
     except SystemExit as error:  # uvicorn's way of saying that it could not bind
         return int(bool(error.code))
-    return 0 if server.started else 1
+    return 0 if server.started and not failed else 1
 
 
 def _ready() -> None:

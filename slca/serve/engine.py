@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from slca.types import Message
 
 
+FAILED = "failed"  # how `health` begins when the engine is down for good
+
+
 @dataclass(frozen=True)
 class Request:
     """One row to sample.

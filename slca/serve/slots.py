@@ -27,7 +27,7 @@ import jax
 from slca.rollout.sampler import APPEND_ROWS, BUDGET, STOP, Sampler
 from slca.rollout.scheduler import DEAD_END, Row, Scheduler
 from slca.rollout.warm import compile_all
-from slca.serve.engine import DeadEnd, Failed, Full, Late, Piece, Request
+from slca.serve.engine import FAILED, DeadEnd, Failed, Full, Late, Piece, Request
 from slca.serve.kept import Kept
 from slca.serve.run import marker_ids
 
@@ -175,7 +175,7 @@ class SlotEngine:
         except BaseException as error:  # whatever the device or a bug throws: answer for it, do not vanish
             log.error("the engine failed: %s\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
             with self._lock:
-                self._state = f"failed: {type(error).__name__}"
+                self._state = f"{FAILED}: {type(error).__name__}"
         self._end()
 
     def _start(self) -> None:

@@ -191,3 +191,11 @@ def test_help_is_quick_and_names_exit_codes():
     assert "Exit codes" in done.stdout
     code = "import sys, slca.evals.indomain; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(tmp_path, capsys):
+    assert main(["--checkpoint=nowhere", f"--out={tmp_path / 'none' / 'scores.json'}"]) == 2
+    assert "scores.json" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["--checkpoint=nowhere", f"--seed={2**31}"])
+    assert "--seed" in capsys.readouterr().err

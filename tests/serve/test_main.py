@@ -1,12 +1,15 @@
 """The command: what it refuses before anything is loaded, and one server over loopback."""
 
+import threading
+
 import pytest
 
 pytest.importorskip("uvicorn", reason="uvicorn is not installed (extra: serve)")
 pytest.importorskip("fastapi", reason="fastapi is not installed (extra: serve)")
 
-from slca.serve.__main__ import main
+from slca.serve.__main__ import arguments, main, run
 from slca.serve.http import is_loopback
+from tests.serve.engines import Told, make_app
 
 
 @pytest.mark.parametrize(
@@ -31,11 +34,19 @@ def test_a_blank_key_is_no_key(monkeypatch, capsys):
 
 
 def test_help_and_unknown_flags(capsys):
-    for arguments in (["--help"], ["--checkpoint=x", "--nonsense"], []):
+    for flags in (["--help"], ["--checkpoint=x", "--nonsense"], []):
         with pytest.raises(SystemExit) as end:
-            main(arguments)
-        assert end.value.code == (0 if arguments == ["--help"] else 2)
+            main(flags)
+        assert end.value.code == (0 if flags == ["--help"] else 2)
     assert "Exit codes" in capsys.readouterr().out
+
+
+def test_a_server_ends_with_its_engine(monkeypatch):
+    monkeypatch.setattr("uvicorn.Config.configure_logging", lambda self: None)  # it would keep the stream that pytest lends it
+    engine = Told("ok")
+    options = arguments().parse_args(["--checkpoint=x", "--port=0"])
+    threading.Timer(0.5, setattr, (engine, "reason", "failed: XlaRuntimeError")).start()
+    assert run(make_app(engine), engine, options) == 1
 
 
 def test_loopback_names():

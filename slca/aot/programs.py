@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from slca.assemble import make_sampler
 from slca.learn.forward import policy_forward
 from slca.learn.optim import optimizer, schedule
-from slca.learn.rows import bucket
+from slca.learn.shapes import batch_shapes
 from slca.learn.sharding import by_rows, row_shards, shardings, state_shardings
 from slca.learn.terms import make_terms
 from slca.learn.update import init_state, make_update
@@ -86,17 +86,17 @@ def bytes_a_chip(tree: Any) -> float:
 
 
 def update(s: Shapes) -> Program:
-    """The optimiser step over the mini-batch of a step in which every rollout has the longest length."""
+    """The optimiser step over the mini-batch of a step: rows for rollouts that all have the longest length, as every step of a run has them."""
     c, rows_at = s.config, by_rows(s.mesh)
     hidden, unembed = policy_forward(s.model, s.mesh)
     places = jax.tree.map(lambda x: x.sharding, s.state)
-    terms = make_terms(_terms(c))
+    terms = make_terms(_record(c).terms)
     function = make_update(hidden, unembed, s.optimizer, c, mesh=s.mesh, placement=places, terms=terms)
     unit = c.train.micro_rows * row_shards(s.mesh)
     length = max(c.train.row_lengths)
-    episodes = c.rollout.prompts * c.rollout.group // c.train.mini_batches
-    a_row = max(1, length // (c.rollout.max_prompt_tokens + c.rollout.max_response_tokens)) if c.train.pack else 1
-    rows = bucket(-(-episodes // a_row), unit)
+    rows = batch_shapes(c, c.rollout.prompts // c.train.mini_batches, row_shards(s.mesh), groups=_record(c).whole_groups)[
+        length
+    ]
     whole = {"tokens", "positions", "episode", "segment", "kind"}
     fields: dict[str, Any] = {
         name: jax.ShapeDtypeStruct((rows, length), jnp.int32 if name in whole else jnp.float32, sharding=rows_at)
@@ -108,10 +108,10 @@ def update(s: Shapes) -> Program:
     return Program("update", size, function, (s.state, Batch(**fields)), beside, 1, rows // unit, rows * length, s.mesh.size)
 
 
-def _terms(config: Any) -> Any:
+def _record(config: Any) -> Any:
     from slca.credit.algorithms import algorithm
 
-    return algorithm(config.credit.algorithm, config.credit).terms
+    return algorithm(config.credit.algorithm, config.credit)
 
 
 def state_of(s: Shapes, pool: Sampler) -> Any:

@@ -11,7 +11,6 @@ How each is tested (RULES; a command that fits none fails the test):
 
 import importlib
 import json
-import os
 import re
 import shlex
 import shutil
@@ -28,6 +27,7 @@ from ml_collections import config_flags
 
 from slca.credit.algorithms import ALGORITHMS
 from slca.validate import ConfigError, validate
+from tests.programs import one_device
 
 ROOT = Path(__file__).parents[1]
 README, LAUNCH = (ROOT / name for name in ("README.md", "launch/README.md"))
@@ -150,7 +150,10 @@ def config_of(command):
     """The config of a slca.main command, read as slca.main reads it; unknown flags and fields raise."""
     values = flags.FlagValues()
     config_flags.DEFINE_config_file("config", None, "", lock_config=True, flag_values=values)
-    flags.DEFINE_string("workdir", None, "", flag_values=values)
+    for name in ("workdir", "coordinator"):
+        flags.DEFINE_string(name, None, "", flag_values=values)
+    for name in ("num_processes", "process_id"):
+        flags.DEFINE_integer(name, None, "", flag_values=values)
     argv = ["slca.main", *shlex.split(command)[3:]]
     with patch.object(sys, "argv", argv):  # where ml_collections looks for overrides
         assert values(argv) == ["slca.main"]
@@ -223,11 +226,6 @@ CUT = textwrap.dedent("""
     --config.rollout.slots=4 --config.model.width=32 --config.model.layers=1 --config.model.heads=2 --config.model.kv_heads=1
     --config.model.head_dim=16 --config.model.ff=64 --config.rollout.max_turn_tokens=24
 """).split()
-
-
-def one_device():
-    """The environment of a user on one CPU; that of the tests has eight devices."""
-    return {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
 
 
 @pytest.mark.nightly

@@ -193,7 +193,8 @@ def test_the_jobset_has_a_host_for_every_four_chips_and_flags_that_exist():
 @pytest.mark.nightly
 def test_two_processes_of_the_launcher_over_loopback_are_one_run(tmp_path):
     """What a pod does, on one machine: the same line twice, told apart by three variables."""
-    from tests.test_processes import FIELDS, environment, free_port
+    from tests.programs import one_device
+    from tests.test_processes import FIELDS, free_port
 
     words = [
         "configs/tiny.py",
@@ -203,7 +204,7 @@ def test_two_processes_of_the_launcher_over_loopback_are_one_run(tmp_path):
     joined = {"SLCA_COORDINATOR": f"127.0.0.1:{free_port()}", "SLCA_NUM_PROCESSES": "2", "PYTHON": sys.executable}
     started = []
     for rank in (0, 1):
-        environ = {**environment(), **joined, "SLCA_PROCESS_ID": str(rank)}
+        environ = {**one_device(), **joined, "SLCA_PROCESS_ID": str(rank)}
         output = open(tmp_path / f"{rank}.log", "wb")
         command = [LAUNCH / "local.sh", *words]
         started.append(subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environ, cwd=ROOT))

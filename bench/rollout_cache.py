@@ -5,7 +5,8 @@
 Three tables. 1: caches in float32 and bfloat16 through the sampler (the log-prob of every sampled token against one plain
 float32 forward of the row), and int8 (a scale a token and head) by rounding the keys and values of that forward.
 2: one step's attention over a cache of each kind. 3: by bytes alone, the share of a decode step that reading the prompts takes,
-and what storing a group's prompt once would save (model of the floors: weights and caches read once a step at the bandwidth).
+what storing them once for 4 or 16 slots saves (`rollout.shared_slots`), and the cache's size (model of the floors: weights and caches
+read once a step at the bandwidth). What is saved in fact: `python -m bench.rollout_engine shared`.
 """
 
 from __future__ import annotations
@@ -122,14 +123,17 @@ def speed(config: ModelConfig, rows: int, length: int) -> None:
 def prefixes() -> None:
     """Seven billion parameters in bfloat16 (Qwen2.5-7B: 28 layers, 4 KV heads of 128), G = 16."""
     print(
-        "\n| prompt + response so far | rows | prompts' share of a step's bytes | saved by storing them once a group |\n|---|---|---|---|"
+        "\n| prompt + response so far | rows | prompts' share of a step's bytes | saved by places of 4, 16 slots | cache GB: own, 4, 16 |"
+        "\n|---|---|---|---|---|"
     )
-    weights, token, group = 15.2e9, 28 * 4 * 128 * 2 * 2, 16
+    weights, token = 15.2e9, 28 * 4 * 128 * 2 * 2
     for prompt, response in ((512, 256), (2048, 1024), (8192, 2048), (24_576, 4096)):
         for rows in (64, 512):
             prompts, rest = rows * prompt * token, weights + rows * response * token
             share = prompts / (prompts + rest)
-            print(f"| {prompt} + {response} | {rows} | {share:.0%} | {share * (1 - 1 / group):.0%} |")
+            saved = ", ".join(f"{share * (1 - 1 / width):.0%}" for width in (4, 16))
+            sizes = ", ".join(f"{(prompts / width + rest - weights) / 1e9:.0f}" for width in (1, 4, 16))
+            print(f"| {prompt} + {response} | {rows} | {share:.0%} | {saved} | {sizes} |")
 
 
 def main() -> None:

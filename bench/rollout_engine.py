@@ -1,6 +1,7 @@
 """Episodes of many turns: what continuous batching, kept caches and overlapped tool calls are worth. Ours against ours.
 
     python -m bench.rollout_engine [refill] [turns] [linear] [latency] [wake] [--size small] [--slots 64] [--rounds 5]
+    python -m bench.rollout_engine shared [--prompts 512,2048] [--group 8] [--new 64] [--varied]
 
 refill   rows of log-normal lengths (16 to 192 tokens): slots refilled as rows end, against batches that wait for their longest row
 turns    4 turns, G = 8, 400-token prompts, 60-token results, turns of log-normal length: the cache kept over turns and the prompt
@@ -8,6 +9,8 @@ turns    4 turns, G = 8, 400-token prompts, 60-token results, turns of log-norma
 linear   the same, 2 to 16 turns: seconds should grow by the turn
 latency  the engine over a simulator of 200 +- 100 ms a call, and one whose calls hang to their deadline once in a hundred
 wake     which WAKE_SHARE is best on those workloads
+shared   groups over long prompts: each slot with its prompt, against places that hold it once (`shared_slots`): cache bytes, one decode
+         step, and a whole rollout of twice the slots' rows. Before it runs it says what bytes alone make of the step
 
 Random weights, random tokens, lengths set by budgets: only costs are measured. Variants are interleaved; medians (least to most).
 """
@@ -15,6 +18,7 @@ Random weights, random tokens, lengths set by budgets: only costs are measured. 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import random
 import statistics
 import threading
@@ -44,9 +48,12 @@ class Bench:
         self.config = ModelConfig("qwen3", **SIZES[size], max_length=2048)  # type: ignore[arg-type]
         self.params = transformer.init(self.config, jax.random.key(0))
         self.size, self.slots, self.rounds = size, slots, rounds
+        self.prompts, self.group, self.new, self.varied = (512, 2048), GROUP, 64, False
 
-    def sampler(self, length: int, prompts: Sequence[int]) -> Sampler:
-        return Sampler(self.config, slots=self.slots, cache_length=length, prompt_buckets=prompts, suffix_buckets=(16, 64, 256))
+    def sampler(self, length: int, prompts: Sequence[int], **options: Any) -> Sampler:
+        config = dataclasses.replace(self.config, max_length=max(length, self.config.max_length))
+        sizes: Any = dict(slots=self.slots, cache_length=length, prompt_buckets=prompts, suffix_buckets=(16, 64, 256))
+        return Sampler(config, **sizes, **options)
 
     def scheduler(self, sampler: Sampler) -> Scheduler:
         return Scheduler(sampler, self.params, seed=0, step=0, temperature=1.0, stop_ids=())
@@ -91,13 +98,11 @@ def drain(scheduler: Scheduler, over: Callable[[Row], None]) -> None:
 def refill(bench: Bench) -> None:
     rows = 8 * bench.slots
     budgets = lengths(rows, 50, 0.7, 16, 192)
-    sampler = bench.sampler(256, (64,))
-    sizes = sampler._decode_rows
+    sampler, whole = bench.sampler(256, (64,)), bench.sampler(256, (64,), compact=False)
     prompts = [prompt_of(bench.config.vocab, 64, n) for n in range(rows)]
 
     def run(batch: int, compact: bool = True) -> Scheduler:
-        scheduler = bench.scheduler(sampler)
-        sampler._decode_rows = sizes if compact else sizes[-1:]
+        scheduler = bench.scheduler(sampler if compact else whole)
         for start in range(0, rows, batch):
             for n in range(start, start + batch):
                 scheduler.submit(prompts[n], prompt_key=n, sample=0, budget=budgets[n])
@@ -282,14 +287,22 @@ def wake(bench: Bench) -> None:
 
 
 def main() -> None:
-    every = {"refill": refill, "turns": turns, "linear": linear, "latency": latency, "wake": wake}
+    from bench.rollout_shared import shared
+
+    every = {"refill": refill, "turns": turns, "linear": linear, "latency": latency, "wake": wake, "shared": shared}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", default=list(every))
+    parser.add_argument("what", nargs="*", default=[name for name in every if name != "shared"])
     parser.add_argument("--size", default="small", choices=list(SIZES))
     parser.add_argument("--slots", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--prompts", default="512,2048", help="shared: prompt lengths, tokens")
+    parser.add_argument("--group", type=int, default=GROUP, help="shared: rows of a prompt")
+    parser.add_argument("--new", type=int, default=64, help="shared: sampled tokens a row")
+    parser.add_argument("--varied", action="store_true", help="shared: lengths of a log-normal around --new")
     args = parser.parse_args()
     bench = Bench(args.size, args.slots, args.rounds)
+    bench.prompts, bench.group = tuple(map(int, args.prompts.split(","))), args.group
+    bench.new, bench.varied = args.new, args.varied
     print(f"{args.size}, {args.slots} slots, {args.rounds} rounds")
     for name in args.what:
         every[name](bench)

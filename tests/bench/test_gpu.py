@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,20 +13,32 @@ from bench import gpu, gpu_fit
 ROOT = Path(__file__).parents[2]
 
 
-def test_dry_run_of_the_shell_command(tmp_path):
-    out = tmp_path / "gpu.json"
-    environment = os.environ | {"XLA_FLAGS": "", "PYTHON": os.sys.executable}
-    command = ["sh", "bench/gpu.sh", "--dry", "--rounds=1", f"--out={out}"]
+def dry(out, *more):
+    """The results of `gpu.sh --dry`."""
+    environment = os.environ | {"XLA_FLAGS": "", "PYTHON": sys.executable}
+    command = ["sh", "bench/gpu.sh", "--dry", "--rounds=1", f"--out={out}", *more]
     found = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr
-    results = json.loads(out.read_text())
+    return json.loads(out.read_text()), found.stdout
+
+
+def test_the_shell_command_measures_the_device(tmp_path):
+    results, printed = dry(tmp_path / "gpu.json", "--parts=speeds")
+    rows = results["tables"][0]["rows"]
+    assert [row["what"] for row in rows] == ["FLOP/s", "bytes/s"] and all(row["rate"]["median"] > 0 for row in rows)
+    assert results["comparison"] == "gpu" and "| device | measured | bytes/s |" in printed
+
+
+@pytest.mark.nightly
+def test_dry_run_of_every_part(tmp_path):
+    results, printed = dry(tmp_path / "gpu.json")
     rows = results["tables"][0]["rows"]
     assert [row["part"] for row in rows] == ["speeds", "speeds", "decode", "train", "step"]
     assert all(row["tokens/s"]["median"] > 0 for row in rows[2:])
     assert all(0 < row["share"]["measured"] for row in rows[2:4])  # of what the same run measured
     assert "sheet" not in rows[2]["share"]  # nothing is known of this processor
     assert "AdamW, all parameters, micro-batch of 2" in rows[3]["what"]
-    assert "| toy | decode | batch 2 |" in found.stdout
+    assert "| toy | decode | batch 2 |" in printed
 
 
 @pytest.mark.parametrize(

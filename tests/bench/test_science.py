@@ -70,6 +70,15 @@ def test_each_run_is_made_once_after_its_cold_start(tmp_path, commands, jobs):
     assert run_all(tmp_path, wanted, jobs) == 0 and len(commands) == 9  # a second time there is nothing to do
 
 
+def test_seeds_may_share_cold_starts(tmp_path, commands):
+    """Seeds 0, 1, 2 over two cold starts: 0, 1, 0."""
+    wanted = [run for run in runs(("sparse",), 3) if run.algorithm == "slca"]
+    assert run_all(tmp_path, wanted, 1, cold_starts=2) == 0
+    assert sum(":sft" in c[3] for c in commands) == 2
+    used = [word.rpartition("-")[2] for c in commands for word in c if word.startswith("--config.checkpoint.init=")]
+    assert used == ["0", "1", "0"]
+
+
 def test_failures_are_counted_and_a_failed_cold_start_stops_its_own_runs_alone(tmp_path, monkeypatch, commands, capsys):
     monkeypatch.setattr(science, "cold_start", lambda root, seed: root / (f"sft-FAIL-{seed}" if seed == 0 else f"sft-{seed}"))
     wanted = [run for run in runs(("sparse",), 2) if run.algorithm in ("slca", "grpo")]

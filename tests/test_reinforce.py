@@ -6,9 +6,10 @@ import optax
 import pytest
 
 from configs import tiny
+from slca import reinforce
 from slca.assemble import apply_record, assemble, initial_params
 from slca.learn.update import init_state
-from slca.reinforce import make_step
+from slca.reinforce import make_learn, make_step
 from slca.rewards.annotate import annotate
 from slca.tasks.datasets import stream
 from slca.types import TOOL
@@ -50,6 +51,45 @@ def run(base, config, reference=False):
     return outcome, max(
         float(np.abs(a - b).max()) for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True)
     )
+
+
+def test_sweeps_go_over_the_whole_batch(base, monkeypatch):  # M23, contract 10
+    """mu = 2 over mini-batches a, b is a, b, a, b; old log-probs are taken once, before the first optimiser step."""
+    order = []
+
+    def score(params, batch):
+        order.append(("old", batch))
+        return f"old of {batch}"
+
+    class Mini(str):
+        def _replace(self, old_logprob):
+            order.append((old_logprob, self))
+            return self
+
+    def update(state, batch):
+        order.append((state, batch))
+        return state + 1, {"loss": (0.0, 1.0)}
+
+    class Count(int):
+        params = None
+        __add__ = lambda self, n: Count(int(self) + n)  # noqa: E731
+
+    monkeypatch.setattr(reinforce, "make_update", lambda *_, **__: update)
+    monkeypatch.setattr(reinforce, "make_logprob", lambda *_, **__: score)
+    learn = make_learn(small("slca", train__mu=2, train__mini_batches=2), base, None, None, None)
+    state, _ = learn(Count(0), [Mini("a"), Mini("b")], 0)
+    assert order[:4] == [("old", "a"), ("old of a", "a"), ("old", "b"), ("old of b", "b")]
+    assert order[4:] == [(0, "a"), (1, "b"), (2, "a"), (3, "b")] and state == 4
+
+
+def test_nothing_of_a_step_stays_on_the_device(base):  # S9
+    config = small("slca")
+    params, optimizer, tasks = initial_params(config, base), optax.sgd(1.0), stream(config.tasks, "train", 0)
+    step, state, live = make_step(config, base, optimizer), init_state(params, optimizer, jax.random.key(0)), []
+    for number in range(3):
+        state, _ = step(state, tasks.next(2), number)
+        live.append(len(jax.live_arrays()))
+    assert all(x.is_deleted() for x in jax.tree.leaves(params)) and live[1] == live[2]
 
 
 NIGHTLY = [

@@ -65,8 +65,9 @@ def drift_shapes(config: Any, parts: Parts) -> dict[int, int]:
 
 def scored(batch: Batch) -> Batch:
     """The batch without what scoring does not read."""
-    names = ("tokens", "positions", "episode", "loss_weight")
-    return batch._replace(**{name: None for name in Batch._fields if name not in names})
+    read = ("tokens", "positions", "episode", "loss_weight")
+    others: dict[str, Any] = {name: None for name in Batch._fields if name not in read}
+    return batch._replace(**others)
 
 
 def drift_metrics(drifts: Sequence[Float[np.ndarray, "T"]]) -> Metrics:

@@ -83,7 +83,8 @@ def make_step(
     def compile_all(state: TrainState) -> TrainState:
         """Every program over packed batches, before the first step: batches without an episode leave the state as it is."""
         params = fetch(state.params)
-        for length, rows in drift_shapes(config, own).items() if config.report.episodes_every else ():
+        drifts = drift_shapes(config, own) if config.report.episodes_every else {}
+        for length, rows in drifts.items():
             score(params, put(scored(empty(rows, length)), own.mesh))
         del params
         for length, rows in shapes.items():

@@ -58,7 +58,11 @@ def nothing(task, domain, solo):
     run = SimulationRun(
         id="nothing", task_id=task.id, start_time="", end_time="", duration=0.0, termination_reason=reason, messages=messages
     )
-    return evaluate_simulation(run, task, EvaluationType.ALL, solo, domain).reward
+    try:
+        return evaluate_simulation(run, task, EvaluationType.ALL, solo, domain).reward
+    except Exception as error:  # some assertions of `mock` look for what a run should have made, and raise where it is not
+        print(f"{task.id}: the evaluator of a conversation without a call: {error}")
+        return 0.0
 
 
 def run(arguments):

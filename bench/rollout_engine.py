@@ -1,7 +1,7 @@
 """Episodes of many turns: what continuous batching, kept caches and overlapped tool calls are worth. Ours against ours.
 
     python -m bench.rollout_engine [refill] [turns] [linear] [latency] [wake] [--size small] [--slots 64] [--rounds 5]
-    python -m bench.rollout_engine shared [--prompts 512,2048] [--group 8] [--new 64] [--varied]
+    python -m bench.rollout_engine shared [--prompts 512,2048] [--group 8] [--new 64] [--varied] [--steps-only]
 
 refill   rows of log-normal lengths (16 to 192 tokens): slots refilled as rows end, against batches that wait for their longest row
 turns    4 turns, G = 8, 400-token prompts, 60-token results, turns of log-normal length: the cache kept over turns and the prompt
@@ -49,6 +49,7 @@ class Bench:
         self.params = transformer.init(self.config, jax.random.key(0))
         self.size, self.slots, self.rounds = size, slots, rounds
         self.prompts, self.group, self.new, self.varied = (512, 2048), GROUP, 64, False
+        self.steps_only = False
 
     def sampler(self, length: int, prompts: Sequence[int], **options: Any) -> Sampler:
         config = dataclasses.replace(self.config, max_length=max(length, self.config.max_length))
@@ -299,10 +300,11 @@ def main() -> None:
     parser.add_argument("--group", type=int, default=GROUP, help="shared: rows of a prompt")
     parser.add_argument("--new", type=int, default=64, help="shared: sampled tokens a row")
     parser.add_argument("--varied", action="store_true", help="shared: lengths of a log-normal around --new")
+    parser.add_argument("--steps-only", action="store_true", help="shared: no whole rollouts")
     args = parser.parse_args()
     bench = Bench(args.size, args.slots, args.rounds)
     bench.prompts, bench.group = tuple(map(int, args.prompts.split(","))), args.group
-    bench.new, bench.varied = args.new, args.varied
+    bench.new, bench.varied, bench.steps_only = args.new, args.varied, args.steps_only
     print(f"{args.size}, {args.slots} slots, {args.rounds} rounds")
     for name in args.what:
         every[name](bench)

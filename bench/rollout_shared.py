@@ -18,12 +18,9 @@ from slca.rollout.scheduler import Scheduler
 def step_seconds(bench: Bench, sampler: Sampler, length: int) -> float:
     """Seconds of one decode step with every slot busy."""
     slots, steps = sampler.slots, sampler.decode_steps
-    prompts = [prompt_of(bench.config.vocab, length, n) for n in range(slots // bench.group)]
     weights = sampler.prepare(bench.params)
-    state = sampler.init()
-    for n, prompt in enumerate(prompts):
-        mine = list(range(n * bench.group, (n + 1) * bench.group))
-        state = sampler.insert(state, sampler.prefill(weights, [prompt]), [0] * bench.group, mine)
+    prompt = sampler.prefill(weights, [prompt_of(bench.config.vocab, length, 0)])  # what it says costs nothing
+    state = sampler.insert(sampler.init(), prompt, [0] * slots, range(slots))
     none = np.zeros(slots, np.int32)
     call: dict[str, Any] = dict(keys=row_keys(none, 0, none, none, none), temperature=1.0, stop_ids=(), budgets=none + 4096)
     seconds = []
@@ -58,6 +55,8 @@ def shared(bench: Bench) -> None:
         print("shared: a step of all slots: " + "; ".join(
             f"{name} {1e3 * min(s):.1f} ms, {min(steps['own']) / min(s):.2f}x" for name, s in steps.items()
         ), flush=True)  # fmt: skip
+        if bench.steps_only:
+            continue
 
         def run(pool: Sampler, prompts: list[list[int]] = prompts) -> Scheduler:
             scheduler = bench.scheduler(pool)

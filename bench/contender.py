@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 PAUSE = 0.3  # seconds between two contenders: threads of the one before stop spinning
 PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}  # torch's threads sleep while they wait, as they must where cores are shared
+HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # as slca.main starts itself; every contender gets it
 PACKAGES = ("jax", "flax", "optax", "torch", "transformers", "trl", "google-tunix")
 
 
@@ -31,7 +32,7 @@ class Contender:
     """
 
     def __init__(self, command: Sequence[str], *, ours: bool, env: Mapping[str, str] | None = None, quiet: bool = False):
-        environment = os.environ | {"PYTHONPATH": str(ROOT) if ours else ""} | dict(env or {})
+        environment = HUGE_PAGES | os.environ | {"PYTHONPATH": str(ROOT) if ours else ""} | dict(env or {})
         stderr = subprocess.DEVNULL if quiet else None
         self.process = subprocess.Popen(
             list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment

@@ -53,7 +53,7 @@ def test_to_resume_there_must_be_a_run(tmp_path):
     assert f"nothing to continue in {tmp_path}/tiny-scla: there is no such folder" in str(error.value)
     assert "tiny-slca, tiny-grpo" in str(error.value) and not (tmp_path / "tiny-scla").exists()
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match="it holds no config.json and no checkpoints"):
+    with pytest.raises(ConfigError, match=r"it holds no config\.json and no checkpoints"):
         check_resume(tmp_path / "empty")
     with pytest.raises(ConfigError, match=r"no such folder \(.*/empty holds no run\)"):
         check_resume(tmp_path / "empty" / "run")

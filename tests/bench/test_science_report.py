@@ -86,6 +86,7 @@ def test_differences_of_the_figure():
 
 
 def test_the_same_results_draw_the_same_bytes(tmp_path):
+    pytest.importorskip("matplotlib", reason="figures are drawn with the extra `notebook`")
     results = tmp_path / "science.jsonl"
     results.write_text("".join(json.dumps(line) + "\n" for line in lines()))
     drawn = []

@@ -120,6 +120,8 @@ def draw(figures: Path, condition: str, curves: Mapping[Run, Mapping[str, Any]])
     for axis, metric in zip(axes, CURVES):
         for k, name in enumerate(dict.fromkeys(algorithm for algorithm, _ in curves)):
             own = [np.array(found[metric], float) for (n, _), found in curves.items() if n == name and metric in found]
+            if not own:  # no run of this method has it
+                continue
             line = over_seeds(name, [(x, y) for x, y in own])
             axis.plot(line.x, line.y, label=line.name, color=f"C{k}", linestyle=STYLES[k % len(STYLES)])
             if line.low is not None and line.high is not None:

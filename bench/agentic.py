@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench.contender import Contender, Row, in_turns, table
+from bench.contender import Contender, Row, side_by_side, table
 from bench.step_worker import SIZES
 
 WORKER = Path(__file__).with_name("agentic_worker.py")
@@ -34,17 +34,11 @@ def compare(size: str = "small", *, tunix: str = "", rounds: int = 5, **shape: i
         name: Contender([python, str(WORKER), name.partition(",")[0], *arguments], ours=name == "ours", quiet=True)
         for name, python in wanted.items()
     }
-    try:
-        in_turns(running, WARM_UP + rounds)
-    finally:
-        for contender in running.values():
-            contender.stop()
-    own = running["ours"].column(skip=WARM_UP)
+    rows = side_by_side(running, rounds, WARM_UP)
     title = (
         f"{size}: {shape['prompts']} x {shape['group']} episodes of {shape['turns']} turns, {shape['length']} + "
         f"{shape['turns']} x {shape['new']} + {shape['turns'] - 1} x {shape['result']} tokens"
     )
-    rows = [Row(name, found.column(skip=WARM_UP), own) for name, found in running.items()]
     rows += [Row(f"ours: {part}", running["ours"].column(part, WARM_UP)) for part in ("rollout", "update")]
     return table(title, "seconds a step", rows) | {"shape": shape}
 

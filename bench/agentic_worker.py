@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))  # a peer's interpreter knows nothing of the project
-from step_worker import ALWAYS, RATE, Clock, even
+from step_worker import ALWAYS, RATE, Clock, even, tunix_cluster
 
 STEPS = 64  # prompts of so many steps are made beforehand
 
@@ -44,10 +44,7 @@ def tunix(c: dict[str, int], s: dict[str, int], clock: Clock) -> None:
 
     Its engine lets a turn run to the rest of the response budget; `Turns` gives it the budget of a turn.
     """
-    import jax
     import optax
-    from flax import nnx
-    from tunix.models.qwen3 import model as qwen3
     from tunix.rl import rl_cluster
     from tunix.rl.agentic.agentic_grpo_learner import GRPOConfig, GRPOLearner
     from tunix.rl.agentic.agents.model_agent import ModelAgent
@@ -55,33 +52,11 @@ def tunix(c: dict[str, int], s: dict[str, int], clock: Clock) -> None:
     from tunix.rl.rollout import base_rollout
 
     size, draw = c["vocab"], random.Random(0)
-    config = qwen3.ModelConfig(
-        vocab_size=size, embed_dim=c["width"], num_layers=c["layers"], num_heads=c["heads"], num_kv_heads=c["kv_heads"],
-        head_dim=c["head_dim"], hidden_dim=c["ff"], norm_eps=1e-6, rope_theta=10_000, use_tied_embedding=True,
-    )  # fmt: skip
 
     def words(count: int) -> str:
         return " ".join(str(draw.randrange(2, size - 1)) for _ in range(count))
 
     result = words(s["result"])
-
-    class Tokenizer:
-        """An id is a word, so that sampled tokens come back as they were."""
-
-        def encode(self, text: str, **_: Any) -> list[int]:
-            return [int(word) for word in text.split()]
-
-        def decode(self, ids: Any, **_: Any) -> str:
-            return " ".join(str(int(i)) for i in ids)
-
-        def bos_id(self) -> int:
-            return 1
-
-        def eos_id(self) -> int:
-            return size - 1
-
-        def pad_id(self) -> int:
-            return 0
 
     class Chat:
         """Messages one after the other, without marks. (A prompt comes as an array of one text.)"""
@@ -109,8 +84,6 @@ def tunix(c: dict[str, int], s: dict[str, int], clock: Clock) -> None:
     response = s["turns"] * s["new"] + (s["turns"] - 1) * s["result"] + 1  # its engine drops the turn that fills the budget
     longest = s["length"] + (s["turns"] - 1) * (s["new"] + s["result"])  # what the last turn prefills, padded to a power of two
     cache = max(1 << (longest - 1).bit_length(), s["length"]) + s["new"]
-    roles = rl_cluster.Role
-    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(1, 1), ("fsdp", "tp"))
     training = rl_cluster.RLTrainingConfig(
         actor_optimizer=optax.adamw(RATE), eval_every_n_steps=ALWAYS, max_steps=STEPS, mini_batch_size=s["prompts"],
         train_micro_batch_size=s["prompts"], rollout_micro_batch_size=1, compute_logps_micro_batch_size=s["prompts"],
@@ -119,13 +92,7 @@ def tunix(c: dict[str, int], s: dict[str, int], clock: Clock) -> None:
         max_tokens_to_generate=response, max_prompt_length=s["length"], kv_cache_size=cache,
         temperature=1.0, top_p=1.0, top_k=None, eos_tokens=[size + 5], return_logprobs=True,
     )  # fmt: skip
-    cluster = rl_cluster.RLCluster(
-        actor=qwen3.Qwen3(config, rngs=nnx.Rngs(0)), reference=None, tokenizer=Tokenizer(),
-        cluster_config=rl_cluster.ClusterConfig(
-            role_to_mesh=dict.fromkeys((roles.ACTOR, roles.REFERENCE, roles.ROLLOUT), mesh), rollout_engine="vanilla",
-            offload_to_cpu=False, training_config=training, rollout_config=sampling,
-        ),
-    )  # fmt: skip
+    cluster = tunix_cluster(c, training, sampling)
     grpo = GRPOConfig(num_generations=s["group"], num_iterations=1, beta=0.0, epsilon=0.2, max_response_length=response)
     learner = Turns(
         rl_cluster=cluster, algo_config=grpo, reward_fns=[reward], chat_parser=Chat(), agent_class=ModelAgent,

@@ -108,6 +108,17 @@ def summary(values: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "least": min(values), "most": max(values)}
 
 
+def side_by_side(running: Mapping[str, Contender], rounds: int, skip: int) -> list[Row]:
+    """A row of seconds each, with the ratio to `ours`, after `skip` further rounds that are not counted. Stops them, whatever happens."""
+    try:
+        in_turns(running, skip + rounds)
+    finally:
+        for contender in running.values():
+            contender.stop()
+    own = running["ours"].column(skip=skip)
+    return [Row(name, found.column(skip=skip), own) for name, found in running.items()]
+
+
 def spread(values: Sequence[float], form: str = ".2f") -> str:
     """Median (least to most)."""
     return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"

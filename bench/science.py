@@ -24,6 +24,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from bench import science_report
+
 BASE = ("slca", "grpo", "support_control", "toolpo", "rltr", "mix@0.5", "gigpo", "gdpo")
 VARIED = ("slca", "grpo", "support_control", "mix@0.5")
 # part -> {name: conditions of configs/science.py}
@@ -46,7 +48,7 @@ class Run:
     conditions: tuple[str, ...] = field(default=(), compare=False)
 
     def folder(self, root: Path) -> Path:
-        return root / self.condition.replace(", ", "_").replace(" ", "-").replace("/", "") / f"{self.algorithm}-{self.seed}"
+        return root / science_report.file_name(self.condition) / f"{self.algorithm}-{self.seed}"
 
     def cold(self, cold_starts: int) -> int:
         """The seed of the cold start: its own, or in turn one of the first `cold_starts`, whatever the method and the condition."""
@@ -170,8 +172,6 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.action == "run":
         todo = [run for run in wanted if run not in lines]
         return 1 if run_all(arguments.root, todo, arguments.jobs, tuple(arguments.set), arguments.cold_starts) else 0
-    from bench import science_report
-
     if arguments.action == "collect":
         fresh = [run for run in wanted if run not in lines and finished(run.folder(arguments.root))]
         with open(arguments.results, "a") as file:

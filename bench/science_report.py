@@ -130,9 +130,13 @@ def draw(figures: Path, condition: str, curves: Mapping[Run, Mapping[str, Any]])
     axes[0].legend(fontsize=7)
     figure.suptitle(f"{condition}: training rollouts, means of {WINDOW} steps, 95 % interval over seeds", fontsize=9)
     figures.mkdir(exist_ok=True)
-    name = condition.replace(", ", "_").replace(" ", "-").replace("/", "")
-    figure.savefig(figures / f"science_{name}.svg", metadata={"Date": None})
+    figure.savefig(figures / f"science_{file_name(condition)}.svg", metadata={"Date": None})
     plt.close(figure)
+
+
+def file_name(condition: str) -> str:
+    """The condition as part of a path: of its runs' folder and of its figure."""
+    return condition.replace(", ", "_").replace(" ", "-").replace("/", "")
 
 
 def smooth(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

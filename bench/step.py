@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench.contender import PASSIVE, Contender, Row, in_turns, table
+from bench.contender import PASSIVE, Contender, side_by_side, table
 
 WORKER = Path(__file__).with_name("step_worker.py")
 WARM_UP = {"step": 2, "varied": 4, "update": 2}  # rounds that are not counted; packed rows of any length make a few shapes
@@ -41,13 +41,7 @@ def compare(
         name: Contender([python, str(WORKER), who, size, str(new), what], ours=who in ("ours", "floor"), env=env, quiet=True)
         for name, (python, who, env) in wanted.items()
     }
-    try:
-        in_turns(running, skip + rounds)
-    finally:
-        for contender in running.values():
-            contender.stop()
-    own = running["ours"].column(skip=skip)
-    rows = [Row(name, found.column(skip=skip), own) for name, found in running.items()]
+    rows = side_by_side(running, rounds, skip)
     named = {"varied": f"step, completions of any length up to {new}"}.get(what, what)
     out = table(f"{size}: {named}", "seconds", rows)
     for name, found in running.items():

@@ -156,37 +156,58 @@ def trl(c: dict[str, int], new: int, clock: Clock, what: str) -> None:
     trainer.train()
 
 
-def tunix(c: dict[str, int], new: int, clock: Clock, what: str) -> None:
-    """google-tunix's GRPOLearner with its own sampler. A step is what lies between two reward calls: update, then rollout."""
+class Words:
+    """A tokenizer for tunix: an id is a word, so that sampled tokens come back as they were."""
+
+    def __init__(self, size: int):
+        self._size = size
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return [int(word) for word in text.split()]
+
+    def decode(self, ids: Any, **_: Any) -> str:
+        return " ".join(str(int(i)) for i in ids)
+
+    def bos_id(self) -> int:
+        return 1
+
+    def eos_id(self) -> int:
+        return self._size - 1
+
+    def pad_id(self) -> int:
+        return 0
+
+
+def tunix_cluster(c: dict[str, int], training: Any, sampling: Any) -> Any:
+    """tunix's cluster of one device: a random Qwen3 of size `c`, its own sampler, no reference."""
     import jax
-    import optax
     from flax import nnx
     from tunix.models.qwen3 import model as qwen3
+    from tunix.rl import rl_cluster
+
+    config = qwen3.ModelConfig(
+        vocab_size=c["vocab"], embed_dim=c["width"], num_layers=c["layers"], num_heads=c["heads"], num_kv_heads=c["kv_heads"],
+        head_dim=c["head_dim"], hidden_dim=c["ff"], norm_eps=1e-6, rope_theta=10_000, use_tied_embedding=True,
+    )  # fmt: skip
+    roles = rl_cluster.Role
+    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(1, 1), ("fsdp", "tp"))
+    return rl_cluster.RLCluster(
+        actor=qwen3.Qwen3(config, rngs=nnx.Rngs(0)), reference=None, tokenizer=Words(c["vocab"]),
+        cluster_config=rl_cluster.ClusterConfig(
+            role_to_mesh=dict.fromkeys((roles.ACTOR, roles.REFERENCE, roles.ROLLOUT), mesh), rollout_engine="vanilla",
+            offload_to_cpu=False, training_config=training, rollout_config=sampling,
+        ),
+    )  # fmt: skip
+
+
+def tunix(c: dict[str, int], new: int, clock: Clock, what: str) -> None:
+    """google-tunix's GRPOLearner with its own sampler. A step is what lies between two reward calls: update, then rollout."""
+    import optax
     from tunix.rl import rl_cluster
     from tunix.rl.grpo.grpo_learner import GRPOConfig, GRPOLearner
     from tunix.rl.rollout import base_rollout
 
     size = c["vocab"]
-    config = qwen3.ModelConfig(
-        vocab_size=size, embed_dim=c["width"], num_layers=c["layers"], num_heads=c["heads"], num_kv_heads=c["kv_heads"],
-        head_dim=c["head_dim"], hidden_dim=c["ff"], norm_eps=1e-6, rope_theta=10_000, use_tied_embedding=True,
-    )  # fmt: skip
-
-    class Tokenizer:
-        def encode(self, text: str, **_: Any) -> list[int]:
-            return [int(word) for word in text.split()]
-
-        def decode(self, ids: Any, **_: Any) -> str:
-            return " ".join(str(int(i)) for i in ids)
-
-        def bos_id(self) -> int:
-            return 1
-
-        def eos_id(self) -> int:
-            return size - 1
-
-        def pad_id(self) -> int:
-            return 0
 
     def reward(prompts: Any, completions: list[str], **_: Any) -> list[float]:
         found = [even(text.split()) for text in completions]
@@ -194,8 +215,6 @@ def tunix(c: dict[str, int], new: int, clock: Clock, what: str) -> None:
         clock.wait()
         return found
 
-    roles = rl_cluster.Role
-    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(1, 1), ("fsdp", "tp"))
     steps = 64  # prompts of so many steps are made beforehand
     training = rl_cluster.RLTrainingConfig(
         actor_optimizer=optax.adamw(RATE), eval_every_n_steps=ALWAYS, max_steps=steps, mini_batch_size=PROMPTS,
@@ -205,13 +224,7 @@ def tunix(c: dict[str, int], new: int, clock: Clock, what: str) -> None:
         max_tokens_to_generate=new, max_prompt_length=LENGTH, kv_cache_size=LENGTH + new + 8, temperature=1.0, top_p=1.0,
         top_k=None, eos_tokens=stops(size) if what == "varied" else [size + 5],
     )  # fmt: skip
-    cluster = rl_cluster.RLCluster(
-        actor=qwen3.Qwen3(config, rngs=nnx.Rngs(0)), reference=None, tokenizer=Tokenizer(),
-        cluster_config=rl_cluster.ClusterConfig(
-            role_to_mesh=dict.fromkeys((roles.ACTOR, roles.REFERENCE, roles.ROLLOUT), mesh), rollout_engine="vanilla",
-            offload_to_cpu=False, training_config=training, rollout_config=sampling,
-        ),
-    )  # fmt: skip
+    cluster = tunix_cluster(c, training, sampling)
     if what == "update":
         cluster.generate = first_answer(cluster.generate)
     grpo = GRPOConfig(num_generations=GROUP, num_iterations=1, beta=0.0, epsilon=0.2)

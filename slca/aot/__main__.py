@@ -4,8 +4,8 @@
     python -m slca.aot --config=configs/7b.py --topology=v5e:8x8 --mesh=1x8x8 --slots=search --markdown
     python -m slca.aot --config=configs/tiny.py --topology=cpu:8 --config.mesh.data=1 --config.mesh.fsdp=8
 
-Programs: update (one optimiser step in which every rollout is as long as the config allows), prefill, insert, append, decode, decode_few
-(rounds in which few rows still run).
+Programs: update (one optimiser step in which every rollout is as long as the config allows), prefill, insert, spread (with
+rollout.shared_slots alone: a prompt to another place), append, decode, decode_few (rounds in which few rows still run).
 Only shapes are made: no weights, no TPU; a TPU topology needs libtpu (pip install -e '.[tpu]').
 Flags: --config FILE[:VARIANT] and --topology NAME (as libtpu knows it: v5e:8x8, v5p:4x4x4, v6e:8x8; or cpu:N) are required;
 --mesh DATAxFSDPxTENSOR (default: config.mesh), --programs LIST (default: all), --slots N|search (of all hosts together;
@@ -26,7 +26,7 @@ from ml_collections import config_flags
 
 from slca import command_line
 
-PROGRAMS = ("update", "prefill", "insert", "append", "decode", "decode_few")
+PROGRAMS = ("update", "prefill", "insert", "spread", "append", "decode", "decode_few")
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "config file, with an optional :variant", lock_config=True)
 TOPOLOGY = flags.DEFINE_string("topology", None, "v5e:8x8, v5p:4x4x4, v6e:8x8, cpu:8")

@@ -45,6 +45,8 @@ def _sampler(result: Result, s: Shapes) -> list[str]:
     r, found = s.config.rollout, []
     if r.slots > s.hosts * s.here.shape["data"] * s.here.shape["fsdp"]:
         found.append(f"rollout.slots below {r.slots}: a smaller cache (--slots=search finds the most that fit)")
+    if not r.shared_slots and r.group > 1:
+        found.append(f"rollout.shared_slots={r.group}: the rows of a group keep one copy of their prompt")
     if r.cache_dtype == "float32":
         found.append("rollout.cache_dtype=bfloat16: half the cache")
     if s.config.model.dtype != "bfloat16":

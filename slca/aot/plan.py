@@ -11,14 +11,14 @@ from slca.aot.architectures import ARCHITECTURES
 from slca.aot.chips import Chip, Target
 from slca.aot.measure import Result, measure
 from slca.aot.programs import Shapes, bytes_a_chip
-from slca.assemble import apply_record, architecture, make_sampler
+from slca.assemble import apply_record, architecture
 from slca.chat import tokenizer as tokenizers
-from slca.learn.sharding import make_mesh, own_mesh, row_shards
+from slca.learn.sharding import make_mesh, own_mesh
 from slca.policy import weights
 from slca.policy.config import ModelConfig
 from slca.validate import ConfigError, validate
 
-SAMPLING = ("prefill", "insert", "append", "decode", "decode_few")
+SAMPLING = ("prefill", "insert", "spread", "append", "decode", "decode_few")
 
 
 def shapes(config: Any, target: Target) -> Shapes:
@@ -62,7 +62,7 @@ def results(s: Shapes, chip: Chip, only: Sequence[str], slots: str | None = None
         yield measure(programs.update(s))
     wanted = [name for name in SAMPLING if name in only]
     known: dict[tuple[str, str], Result] = {}
-    unit = row_shards(s.here)
+    unit = programs.slot_unit(s)
     if slots == "search" and wanted:
         largest = [name for name in ("prefill", "decode", "decode_few") if name in wanted] or wanted
 
@@ -90,10 +90,9 @@ def _sampling(s: Shapes, slots: int, name: str, known: dict[tuple[str, str], Res
 
 
 def slot_bytes(s: Shapes) -> float:
-    """Bytes of cache that `row_shards` slots cost a chip."""
-    unit = row_shards(s.here)
-    pool = make_sampler(s.config, s.model, s.here, unit)
-    return bytes_a_chip(programs.state_of(s, pool).cache)
+    """Bytes of cache, shared prompts with it, that a unit of slots costs a chip."""
+    state = programs.state_of(s, programs.pool_of(s, programs.slot_unit(s)))
+    return bytes_a_chip((state.cache, state.prompts and state.prompts.cache))
 
 
 def search(attempt: Callable[[int], Result], hbm: float, unit: int, cost: float) -> tuple[int, Result]:

@@ -116,21 +116,34 @@ def _record(config: Any) -> Any:
 
 def state_of(s: Shapes, pool: Sampler) -> Any:
     """The device state of all slots."""
-    return placed(jax.eval_shape(pool.functions["init"]), placements(s.model, s.here, pool.slots).state)
+    return placed(jax.eval_shape(pool.functions["init"]), placements(s.model, s.here, pool.slots, pool.places).state)
+
+
+def slot_unit(s: Shapes) -> int:
+    """Slots of a host come in multiples of this: a row, or a place with all its slots, for each part that its mesh splits."""
+    return row_shards(s.here) * max(1, s.config.rollout.shared_slots)
 
 
 def asked_slots(s: Shapes) -> int:
-    """Slots of one host that the config asks for: an even share, a multiple of the rows that its mesh splits."""
-    r, unit = s.config.rollout, row_shards(s.here) * s.hosts
-    return max(1, -(-min(r.slots, r.prompts * r.group) // unit)) * row_shards(s.here)
+    """Slots of one host that the config asks for: an even share, in whole units."""
+    r, unit = s.config.rollout, slot_unit(s)
+    return max(1, -(-min(r.slots, r.prompts * r.group) // (unit * s.hosts))) * unit
+
+
+def pool_of(s: Shapes, slots: int) -> Sampler:
+    """The sampler of a host's rollouts with so many slots, its prompts shared as in the config."""
+    return make_sampler(s.config, s.model, s.here, slots, s.config.rollout.shared_slots)
 
 
 def sampling(s: Shapes, slots: int) -> Iterator[Program]:
     """Of one host, over its own chips: prefill and insert at the longest prompts, append of the longest pieces, decode of all rows, and
-    decode_few where the sampler has a program for rounds with few live rows, which works on a copy of theirs."""
-    pool, c = make_sampler(s.config, s.model, s.here, slots), s.config
+    decode_few where the sampler has a program for rounds with few live rows, which works on a copy of theirs.
+
+    With shared prompts `insert` loads places, and `spread` copies a prompt to another place; prompts are let go once they are in theirs.
+    """
+    pool, c = pool_of(s, slots), s.config
     chips, prompts = s.here.size, pool.prompt_buckets[-1]
-    places, make = placements(s.model, s.here, slots), pool.functions
+    places, make = placements(s.model, s.here, slots, pool.places), pool.functions
     decodes = [(name, shape) for name, shape in pool.programs if name == "decode"]
     rows, _ = next(shape for name, shape in reversed(pool.programs) if name == "prefill" and shape[1] == prompts)
     tokens = jax.ShapeDtypeStruct((rows, prompts), jnp.int32)
@@ -144,20 +157,28 @@ def sampling(s: Shapes, slots: int) -> Iterator[Program]:
     elif c.reward.kl_coef > 0:
         beside += bytes_a_chip(s.params)  # its copy of the reference
     layers, slot_bytes, prompt_bytes = (bytes_a_chip(x) for x in (weights.layers, state, chunk))
-    chunks = math.ceil(math.ceil(slots / c.rollout.group) / rows)  # of the first round; later at most one waits for its rows
+    # of the first round; later at most one waits for its rows
+    chunks = 1 if pool.places else math.ceil(math.ceil(slots / c.rollout.group) / rows)
     yield Program(
         "prefill", f"{rows} prompts x {prompts:,} tokens", make["prefill"], (s.params, tokens),
         beside + layers + slot_bytes + (chunks - 1) * prompt_bytes, 1, 1, rows * prompts, chips,
     )  # fmt: skip
     whole = jax.ShapeDtypeStruct((), jnp.int32)
-    column = jax.ShapeDtypeStruct((slots,), jnp.int32)
+    room, what, function = (pool.places, "places", make["load"]) if pool.places else (slots, "slots", make["insert"])
+    column = jax.ShapeDtypeStruct((room,), jnp.int32)
+    sliced = layers + bytes_a_chip(s.params)
     yield Program(
-        "insert", f"{slots} slots from {rows} prompts", make["insert"], (state, chunk, whole, *[column] * 4),
-        beside + layers + bytes_a_chip(s.params) + (chunks - 1) * prompt_bytes, slots, 1, slots, chips,
+        "insert", f"{room} {what} from {rows} prompts", function, (state, chunk, whole, *[column] * 4),
+        beside + sliced + (chunks - 1) * prompt_bytes, room, 1, room, chips,
     )  # fmt: skip
-    yield _append(pool, places.shards, state, weights, beside + prompt_bytes)
+    if "spread" in make and pool.places > pool.shards:
+        pair = jax.ShapeDtypeStruct((pool.shards, 1), jnp.int32)
+        size = f"{pool.shards} of {pool.places} places"
+        yield Program("spread", size, make["spread"], (state, pair, pair), beside + sliced, 1, 1, pool.shards, chips)
+    beside += 0 if pool.places else prompt_bytes
+    yield _append(pool, places.shards, state, weights, beside)
     for name, rows in zip(("decode", "decode_few"), sorted({rows for name, (rows, _) in decodes}, reverse=True)):
-        yield _decode(pool, name, (places.shards, rows // places.shards), state, weights, beside + prompt_bytes)
+        yield _decode(pool, name, (places.shards, rows // places.shards), state, weights, beside)
 
 
 def _append(pool: Sampler, shards: int, state: Any, weights: Weights, beside: float) -> Program:
@@ -177,7 +198,8 @@ def _decode(pool: Sampler, name: str, rows: tuple[int, int], state: Any, weights
         of((MAX_STOP_IDS,), jnp.int32), column, of((slots,), jnp.bool_), of((), jnp.int32),
     )  # fmt: skip
     live, steps = math.prod(rows), pool.decode_steps
-    size = f"{live} of {slots} slots x {pool.cache_length:,} tokens, {steps} steps"
+    shared = f" + {pool.places} places x {pool.prompt_buckets[-1]:,}" if pool.places else ""
+    size = f"{live} of {slots} slots x {pool.own_length:,} tokens{shared}, {steps} steps"
     return Program(name, size, pool.functions["decode"], arguments, beside, steps, steps, live * steps, _chips(pool))
 
 

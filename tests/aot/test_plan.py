@@ -38,7 +38,7 @@ def test_every_program_compiles_and_its_numbers_are_the_runs(tiny):
     target = chips.target("cpu:8")
     shapes = plan.shapes(tiny, target)
     found = {r.program.name: r for r in plan.results(shapes, target.chip, ("update", *plan.SAMPLING))}
-    assert list(found) == ["update", *plan.SAMPLING]
+    assert list(found) == ["update", *(name for name in plan.SAMPLING if name != "spread")]  # no prompts are shared
     update, decode = found["update"], found["decode"]
     longest = tiny.rollout.max_prompt_tokens + tiny.rollout.max_response_tokens
     rows = 64 // (max(tiny.train.row_lengths) // longest)
@@ -51,6 +51,21 @@ def test_every_program_compiles_and_its_numbers_are_the_runs(tiny):
     text = report.paragraph(update, target.chip, shapes)
     assert text.startswith("\nupdate: ") and "matrix FLOPs" in text and "all-reduce" in text
     assert len(report.table(list(found.values()), target.chip, "cpu:8")) == 8
+
+
+def test_shared_prompts_are_stored_once_a_place(tiny):
+    """16 places of 4 slots on 4 shards: by hand, a chip holds 4 prompts of 192 tokens and 16 rows of 192 of their own."""
+    tiny.rollout.shared_slots, tiny.rollout.max_prompt_tokens, tiny.rollout.max_response_tokens = 4, 192, 192
+    target = chips.target("cpu:8")
+    shapes = plan.shapes(tiny, target)
+    assert programs.asked_slots(shapes) == 64 and programs.slot_unit(shapes) == 16
+    token = 2 * 2 * 1 * 8 * 4  # keys and values, layers, KV heads of a chip, head size, float32
+    assert plan.slot_bytes(shapes) == (192 + 4 * 192) * token
+    found = {r.program.name: r for r in plan.results(shapes, target.chip, plan.SAMPLING, "70")}  # in whole places: 64
+    assert list(found) == [*plan.SAMPLING]
+    assert found["insert"].program.size == "16 places from 8 prompts" and found["spread"].program.size == "4 of 16 places"
+    assert found["decode"].program.size.startswith("64 of 64 slots x 192 tokens + 16 places x 192")
+    assert all(r.seconds > 0 and not r.error for r in found.values())
 
 
 def test_bytes_of_a_chip_follow_the_placement(tiny):

@@ -39,6 +39,7 @@ def child(name: str, began: float) -> dict[str, float]:
     import jax
 
     from slca.assemble import assemble, initial_params
+    from slca.learn.sharding import settled
     from slca.learn.update import init_state
     from slca.phases import phase_optimizer
     from slca.reinforce import make_step
@@ -52,10 +53,11 @@ def child(name: str, began: float) -> dict[str, float]:
     mark("config")
     parts = assemble(config, record)
     mark("parts")
-    state = init_state(initial_params(config, parts), phase_optimizer(config, parts, "rl"), jax.random.key(config.run.seed))
+    params, tx = initial_params(config, parts), phase_optimizer(config, parts, "rl")
+    state = settled(init_state(params, tx, jax.random.key(config.run.seed)))
     jax.block_until_ready(state)
     mark("parameters")
-    step = make_step(config, parts, phase_optimizer(config, parts, "rl"))
+    step = make_step(config, parts, tx)
     tasks = stream(config.tasks, "train", config.run.seed + 1)
     for number, phase in enumerate(PHASES[-2:]):
         state, _ = step(state, tasks.next(config.rollout.prompts), number)

@@ -18,7 +18,7 @@ from slca.chat import tokenizer as tokenizers
 from slca.chat.template import Template
 from slca.credit.algorithms import Algorithm, algorithm
 from slca.learn.forward import policy_forward
-from slca.learn.sharding import make_fetch, make_mesh, own_mesh, row_shards, shardings
+from slca.learn.sharding import make_fetch, make_mesh, own_mesh, row_shards, settled, shardings
 from slca.policy import lora, transformer, weights
 from slca.policy.config import ModelConfig
 from slca.rollout.sampler import Sampler
@@ -151,12 +151,14 @@ def initial_params(config: Any, parts: Parts) -> Any:
     """What a run starts from, placed on the mesh: `base_params`, with fresh adapters beside them where the config asks for LoRA."""
     model = parts.model
     base = base_params(config, dataclasses.replace(model, lora=None), parts.mesh)
+    base = settled(base) if parts.mesh is None else base
     if model.lora is None:
         return base
     shapes = jax.eval_shape(lambda: transformer.init(model, jax.random.key(0)))
     places = None if parts.mesh is None else lora.trainable(shardings(shapes, transformer.logical_axes(model), parts.mesh))
     adapters = jax.jit(lambda key: lora.trainable(transformer.init(model, key)), out_shardings=places)
-    return lora.joined(base, adapters(jax.random.key(config.run.seed)))
+    fresh = adapters(jax.random.key(config.run.seed))
+    return lora.joined(base, settled(fresh) if parts.mesh is None else fresh)
 
 
 def base_params(config: Any, model: ModelConfig, mesh: jax.sharding.Mesh | None) -> Any:

@@ -25,7 +25,7 @@ from slca.assemble import assemble, initial_params, own_parts
 from slca.checkpoint import Checkpoints
 from slca.credit.algorithms import algorithm
 from slca.credit.record import Algorithm
-from slca.learn.sharding import put_whole, row_shards
+from slca.learn.sharding import put_whole, row_shards, settled
 from slca.learn.update import init_state, make_sft_update
 from slca.phases import Position, phase_like, phase_optimizer, phase_placement, reference_needed
 from slca.policy import lora
@@ -218,7 +218,7 @@ class Trainer:
         seed, tx = self.config.run.seed, phase_optimizer(self.config, self.parts, phase)
         places = phase_placement(self.config, self.parts, phase)
         if places is None:
-            return init_state(params, tx, jax.random.key(seed))
+            return settled(init_state(params, tx, jax.random.key(seed)))
         opt_state = jax.jit(tx.init, out_shardings=places.opt_state)(lora.trainable(params))
         rest = jax.jit(lambda: (jnp.zeros((), jnp.int32), jax.random.key(seed)), out_shardings=(places.step, places.key))
         return TrainState(params, opt_state, *rest())

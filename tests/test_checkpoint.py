@@ -16,7 +16,7 @@ import optax
 import pytest
 
 from slca.checkpoint import Checkpoints, Mismatch, config_diff, load_params, read_run, step_folder
-from slca.learn.sharding import make_mesh, state_shardings
+from slca.learn.sharding import make_mesh, settled, state_shardings
 from slca.learn.update import init_state
 from slca.types import TrainState
 
@@ -54,6 +54,20 @@ def bits(tree):
     """Raw bytes of every leaf; typed keys by their words."""
     raw = jax.tree.map(lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x, tree)
     return [np.asarray(x).tobytes() for x in jax.tree.leaves(raw)]
+
+
+def test_a_restored_state_needs_no_program_that_a_fresh_one_did_not(tmp_path):
+    """On one device: what is bound to it compiles another program than what is not (40 s of a tiny run's, before it was seen)."""
+    state = settled(fresh())
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state, {}, {})
+        checkpoints.wait()
+        found = checkpoints.restore(state).state
+    update = jax.jit(lambda state: state._replace(step=state.step + 1))
+    after = update(state)
+    assert [x.committed for x in jax.tree.leaves(found)] == [x.committed for x in jax.tree.leaves(after)]
+    update(found), update(after)
+    assert update._cache_size() == 1
 
 
 def damage(workdir, step):

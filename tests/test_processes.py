@@ -32,6 +32,9 @@ FIELDS = SMALL | {
     "train.mu": 1,
     "train.mini_batches": 1,
     "eval.every": 0,
+    "rollout.prompt_buckets": "(192,)",
+    "rollout.suffix_buckets": "(96,)",
+    "train.row_lengths": "(512,)",
 }
 SHORT = {"rollout.tool_timeout": 5.0, "run.watchdog_seconds": 60.0}
 

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax import Array
 from jax.experimental import mesh_utils
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from slca.types import Batch, TrainState
 
@@ -96,6 +96,15 @@ def replicated(mesh: Mesh) -> NamedSharding:
 def by_rows(mesh: Mesh) -> NamedSharding:
     """Placement of [B, ...] arrays: rows over the data and fsdp axes."""
     return NamedSharding(mesh, PartitionSpec(ROWS))
+
+
+def settled(tree: Any) -> Any:
+    """Arrays bound to the first device, uncopied if they are there: what a checkpoint gives back on one device.
+
+    JAX compiles a program anew for arguments that are bound where they were not before, also across runs: a fresh state that was
+    not bound would give its programs another key in the compile cache than the same state restored.
+    """
+    return jax.device_put(tree, SingleDeviceSharding(jax.local_devices()[0]))
 
 
 def row_shards(mesh: Mesh | None) -> int:

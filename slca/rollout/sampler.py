@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from slca.learn.sharding import settled
 from slca.policy import cache
 from slca.policy.config import ModelConfig
 from slca.policy.transformer import split_layers
@@ -173,7 +174,8 @@ class Sampler:
 
     def init(self) -> State:
         """All slots empty."""
-        return self.functions["init"]()
+        state = self.functions["init"]()
+        return settled(state) if self.mesh is None else state
 
     def prepare(self, params: Any) -> Weights:
         """Slice and cast the layers once. Every method takes the result in place of `params`; hold it for one rollout only."""

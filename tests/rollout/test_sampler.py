@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from slca.learn.sharding import make_mesh, shardings
+from slca.learn.sharding import make_mesh, settled, shardings
 from slca.policy import transformer
 from slca.policy.config import ModelConfig
 from slca.policy.weights import load
@@ -27,6 +27,16 @@ PROMPTS = [[5, 6, 7], [9], list(range(10, 18)), [5, 6, 7], [40, 2], [5, 6, 7], [
 @pytest.fixture(scope="module")
 def sampler():
     return Sampler(CONFIG, **SIZES)
+
+
+def test_parameters_bound_to_a_device_compile_each_program_once():
+    """As a checkpoint gives them: slots and prompts must not differ from the first call to the second."""
+    pool, weights = Sampler(CONFIG, **SIZES), settled(PARAMS)
+    for prompt in ([5], [5] * 8):
+        caches, state = pool.prefill(weights, [prompt]), pool.init()
+        for slot in range(2):
+            state = pool.insert(state, caches, [0], [slot])
+    assert pool.functions["insert"]._cache_size() == 2  # one a bucket
 
 
 def keys(n, seed=0, step=0, turn=0):

@@ -155,6 +155,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side, each on its share of the cores")
     parser.add_argument("--part", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
     parser.add_argument("--algorithms", default="", help="only these")
+    parser.add_argument(
+        "--conditions", default="", help='only these of the parts\' conditions, e.g. --conditions="noise 3,noise 1"'
+    )
     parser.add_argument("--set", action="append", default=[], help="a further flag of slca.main, e.g. --config.train.steps=2")
     arguments = parser.parse_args(argv)
     parts = tuple(arguments.part.split(","))
@@ -163,6 +166,11 @@ def main(argv: list[str] | None = None) -> int:
     wanted = runs(parts, arguments.seeds)
     if arguments.algorithms:
         wanted = [run for run in wanted if run.algorithm in arguments.algorithms.split(",")]
+    if arguments.conditions:
+        known, named = {name for part in parts for name in PARTS[part]}, set(arguments.conditions.split(","))
+        if unknown := sorted(named - known):
+            parser.error(f"--conditions: {', '.join(unknown)} unknown; there are {', '.join(sorted(known))}")
+        wanted = [run for run in wanted if run.condition in named]
     lines = {Run(*line["run"]): line for line in collected(arguments.results)}
     if arguments.action == "list":
         for run in wanted:

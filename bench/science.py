@@ -156,7 +156,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--part", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
     parser.add_argument("--algorithms", default="", help="only these")
     parser.add_argument(
-        "--conditions", default="", help='only these of the parts\' conditions, e.g. --conditions="noise 3,noise 1"'
+        "--conditions", default="", help='only these of the parts\' conditions, e.g. --conditions="noise 3;noise 1"'
     )
     parser.add_argument("--set", action="append", default=[], help="a further flag of slca.main, e.g. --config.train.steps=2")
     arguments = parser.parse_args(argv)
@@ -167,7 +167,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.algorithms:
         wanted = [run for run in wanted if run.algorithm in arguments.algorithms.split(",")]
     if arguments.conditions:
-        known, named = {name for part in parts for name in PARTS[part]}, set(arguments.conditions.split(","))
+        known, named = {name for part in parts for name in PARTS[part]}, set(arguments.conditions.split(";"))
         if unknown := sorted(named - known):
             parser.error(f"--conditions: {', '.join(unknown)} unknown; there are {', '.join(sorted(known))}")
         wanted = [run for run in wanted if run.condition in named]

@@ -98,3 +98,9 @@ def test_list_and_unknown_parts(tmp_path, capsys):
     with pytest.raises(SystemExit):
         science.main(["list", "--part=nothing"])
     assert "nothing unknown" in capsys.readouterr().err
+    picked = ["--part=base,noise,correlation", "--algorithms=slca", "--conditions=noise 1, rho 0.5;noise 3"]
+    assert science.main(["list", "--seeds=1", *picked]) == 0
+    assert [line.split("\t")[1] for line in capsys.readouterr().out.splitlines()] == ["noise 3", "noise 1, rho 0.5"]
+    with pytest.raises(SystemExit):
+        science.main(["list", "--part=base", "--conditions=noise 3"])
+    assert "noise 3 unknown; there are base" in capsys.readouterr().err

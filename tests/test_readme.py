@@ -34,7 +34,7 @@ README, LAUNCH = (ROOT / name for name in ("README.md", "launch/README.md"))
 
 RULES = (  # (pattern of the command, how it is tested)
     (r"pip install ", "installing"),
-    (r"pytest$", "suite"),
+    (r"pytest -n 2$", "suite"),
     (r"python -m slca\.main ", "training"),
     (r"python -m slca\.(report|tasks\.catalog|sgls) ", "run"),
     (r"python -m slca\.(export|serve|evals\.\w+) ", "checkpoint"),

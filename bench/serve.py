@@ -8,7 +8,10 @@ connection half-way (streams after the first event, others while they wait), a t
 long, too large, unknown model). Every complete answer is compared, token by token, with `Sampler.generate` of the same prompt and
 seed. Throughput: requests of 128 tokens without faults, half of them streams, against `Sampler.generate` of the same prompts in the
 same number of slots and in a process of its own; the two alternate. --turns: conversations instead, each prompt being the last one,
-its answer and a dozen tokens more, on a server that goes on from kept rows and on one that computes every prompt whole. Server, clients and sampler share the machine's cores.
+its answer and a dozen tokens more, on a server that goes on from kept rows and on one that computes every prompt whole.
+
+The first half of the machine's cores stands in for an accelerator: the sampler has it, alone as in the server. HTTP and the clients
+share the others. (With everything on all cores XLA's threads wait for cores that clients hold, and it is that which is measured.)
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +39,9 @@ import numpy as np
 WORDS = "weather in oslo tomorrow book a table turn the lamp off play music what is my balance".split()
 MAX_TOKENS = 96
 SPEED_TOKENS, SPEED_REQUESTS = 128, 512
+EVERY_CORE = sorted(os.sched_getaffinity(0))
+DEVICE = EVERY_CORE[: max(1, len(EVERY_CORE) // 2)]  # cores of the sampler
+HOST = EVERY_CORE[len(DEVICE) :] or DEVICE  # of everything else
 
 
 def model(slots: int) -> tuple[Any, Any, Any]:
@@ -162,8 +169,8 @@ def offline(sampler: Any, params: Any, template: Any, made: list[dict[str, Any]]
     return [row[: min(n, r["max_tokens"])].tolist() for row, n, r in zip(found.tokens, found.length, made)], seconds
 
 
-def serve(slots: int, port_file: str, reuse: bool) -> None:
-    """The server's process: writes its port, then serves until its standard input closes."""
+def serve(slots: int, port_file: str, reuse: bool, host: list[int]) -> None:
+    """The server's process: writes its port, then serves until its standard input closes. host: cores of HTTP."""
     import threading
 
     import uvicorn
@@ -177,6 +184,7 @@ def serve(slots: int, port_file: str, reuse: bool) -> None:
     engine = SlotEngine(sampler, params, template, reuse=APPEND_COST if reuse else None)
     while engine.health() == "starting":
         time.sleep(0.05)
+    os.sched_setaffinity(0, host)  # this thread; the engine's and XLA's stay where they began
     server = uvicorn.Server(uvicorn.Config(make_app(engine), port=0, log_level="error", access_log=False))
 
     def watch() -> None:
@@ -236,6 +244,23 @@ def rss(pid: int) -> float:
         return next(int(line.split()[1]) for line in file if line.startswith("VmRSS")) / 1024
 
 
+@contextmanager
+def on_host() -> Iterator[None]:
+    """The calling thread, which runs the clients, on the cores that are not the device's."""
+    os.sched_setaffinity(0, HOST)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, DEVICE)
+
+
+def cpu(pid: int | str = "self") -> float:
+    """Seconds of CPU that a process has used, all its threads together."""
+    with open(f"/proc/{pid}/stat") as file:
+        user, system = file.read().rpartition(") ")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 def gauges(url: str) -> dict[str, float]:
     import httpx
 
@@ -245,10 +270,11 @@ def gauges(url: str) -> dict[str, float]:
 
 def faults(url: str, pid: int, options: argparse.Namespace, parts: Any) -> None:
     """Load with faults; every complete answer against the offline sampler's."""
-    asyncio.run(load(url, requests(300, True), options.clients))
-    before = rss(pid)
     made = requests(options.requests, True)
-    out, seconds, counts, took = asyncio.run(load(url, made, options.clients))
+    with on_host():
+        asyncio.run(load(url, requests(300, True), options.clients))
+        before = rss(pid)
+        out, seconds, counts, took = asyncio.run(load(url, made, options.clients))
     deadline = time.monotonic() + 30
     while (left := gauges(url))["slca_engine_in_flight"] and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -262,8 +288,8 @@ def faults(url: str, pid: int, options: argparse.Namespace, parts: Any) -> None:
           f"cancelled {left['slca_engine_cancelled_total']:.0f}, RSS {before:.0f} -> {rss(pid):.0f} MiB", flush=True)  # fmt: skip
 
 
-def speed(url: str, options: argparse.Namespace, parts: Any) -> None:
-    """Tokens a second: server, offline, server, ..."""
+def speed(url: str, pid: int, options: argparse.Namespace, parts: Any) -> None:
+    """Tokens a second: server, offline, server, ... and the CPU seconds of each, the clients' too, which share the cores."""
     made = [
         r | {"max_tokens": SPEED_TOKENS, "kind": ("body", "stream")[i % 2]}
         for i, r in enumerate(requests(SPEED_REQUESTS, False))
@@ -271,12 +297,18 @@ def speed(url: str, options: argparse.Namespace, parts: Any) -> None:
     offline(*parts, made, SPEED_TOKENS)  # compiles
     rates: dict[str, list[float]] = {"server": [], "offline": []}
     for _ in range(options.rounds):
-        out, _, _, took = asyncio.run(load(url, made, options.clients))
+        marks = [(cpu(), cpu(pid))]
+        with on_host():
+            out, _, _, took = asyncio.run(load(url, made, options.clients))
+        marks.append((cpu(), cpu(pid)))
         wanted, alone = offline(*parts, made, SPEED_TOKENS)
+        marks.append((cpu(), cpu(pid)))
+        (clients, served), (sampled, _) = (tuple(b - a for a, b in zip(*pair)) for pair in pairwise(marks))
         lost, _, wrong = compared(parts, made, out, wanted)
         assert not lost and not wrong, f"{lost} answers lost, {wrong} differ from the offline sampler's"
         tokens = sum(map(len, wanted))
-        print(f"server {tokens / took:.0f}, offline {tokens / alone:.0f} tokens/s", flush=True)
+        print(f"server {tokens / took:.0f}, offline {tokens / alone:.0f} tokens/s; CPU seconds: clients {clients:.1f} and server {served:.1f} "
+              f"in {took:.1f} s, offline {sampled:.1f} in {alone:.1f} s", flush=True)  # fmt: skip
         rates["server"].append(tokens / took)
         rates["offline"].append(tokens / alone)
     ratios = [a / b for a, b in zip(rates["server"], rates["offline"])]
@@ -313,7 +345,8 @@ def conversations(url: str, options: argparse.Namespace, parts: Any) -> tuple[li
             return await asyncio.gather(*[one(seed) for seed in range(options.conversations)])
 
     began = time.monotonic()
-    found = asyncio.run(go())
+    with on_host():
+        found = asyncio.run(go())
     return [turn for turns in found for turn in turns], time.monotonic() - began
 
 
@@ -367,9 +400,11 @@ def main() -> None:
     parser.add_argument("--conversations", type=int, default=256)
     parser.add_argument("--whole", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--serve", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--host", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        return serve(options.slots, options.serve, not options.whole)
+        return serve(options.slots, options.serve, not options.whole, [int(core) for core in options.host.split(",")])
+    os.sched_setaffinity(0, DEVICE)  # before JAX starts its threads; the server's process inherits it
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         kinds = ("kept", "whole") if options.turns else ("kept",)
         ports = {kind: Path(folder) / kind for kind in kinds}
@@ -380,13 +415,20 @@ def main() -> None:
             turns(urls, options, parts)
         else:
             faults(urls["kept"], servers["kept"].pid, options, parts)
-            speed(urls["kept"], options, parts)
+            speed(urls["kept"], servers["kept"].pid, options, parts)
 
 
 @contextmanager
 def started(options: argparse.Namespace, port: Path, kind: str) -> Iterator[subprocess.Popen[bytes]]:
     """A server in a process of its own, as long as the context lasts."""
-    command = [sys.executable, "-m", "bench.serve", f"--slots={options.slots}", f"--serve={port}"]
+    command = [
+        sys.executable,
+        "-m",
+        "bench.serve",
+        f"--slots={options.slots}",
+        f"--serve={port}",
+        f"--host={','.join(map(str, HOST))}",
+    ]
     command += ["--whole"] if kind == "whole" else []
     with subprocess.Popen(command, stdin=subprocess.PIPE) as server:
         try:

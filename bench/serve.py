@@ -18,254 +18,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
-WORDS = "weather in oslo tomorrow book a table turn the lamp off play music what is my balance".split()
-MAX_TOKENS = 96
+from bench.serve_load import MAX_TOKENS, WORDS, compared, load, near_tie, offline, requests
+from bench.serve_process import DEVICE, address, cpu, gauges, model, on_host, rss, serve, started
+
 SPEED_TOKENS, SPEED_REQUESTS = 128, 512
-EVERY_CORE = sorted(os.sched_getaffinity(0))
-DEVICE = EVERY_CORE[: max(1, len(EVERY_CORE) // 2)]  # cores of the sampler
-HOST = EVERY_CORE[len(DEVICE) :] or DEVICE  # of everything else
-
-
-def model(slots: int) -> tuple[Any, Any, Any]:
-    """(sampler, parameters, template): the architecture of configs/tiny.py with random weights."""
-    from configs.tiny import get_config
-    from slca.chat import tokenizer
-    from slca.chat.template import Template
-    from slca.policy import transformer
-    from slca.policy.config import ModelConfig
-    from slca.rollout.sampler import Sampler
-
-    template = Template(tokenizer.load("tiny"))
-    config = ModelConfig.random(get_config().model, -(-template.tokenizer.size // 64) * 64)
-    sampler = Sampler(config, slots=slots, cache_length=512, prompt_buckets=(128, 512), suffix_buckets=(16,), decode_steps=32)
-    return sampler, transformer.init(config, jax.random.key(0)), template
-
-
-def requests(count: int, faults: bool) -> list[dict[str, Any]]:
-    """What each request is: kind (body | stream | leave | leave_stream | malformed), seed, question, temperature."""
-    rng, made = random.Random(0), []
-    for i in range(count):
-        draw = rng.random() if faults else 1.0
-        kind = (
-            "malformed"
-            if draw < 0.05
-            else rng.choice(["leave", "leave_stream"])
-            if draw < 0.15
-            else rng.choice(["body", "stream"])
-        )
-        text = " ".join(rng.choices(WORDS, k=rng.randint(3, 20)))
-        made.append(
-            {
-                "kind": kind,
-                "seed": i,
-                "text": text,
-                "temperature": rng.choice([0.7, 1.0, 1.3]),
-                "max_tokens": rng.randint(8, MAX_TOKENS),
-            }
-        )
-    return made
-
-
-def body(request: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "model": "slca", "messages": [{"role": "user", "content": request["text"]}], "seed": request["seed"], "return_token_ids": True,
-        "temperature": request["temperature"], "max_tokens": request["max_tokens"], "stream": request["kind"].endswith("stream"),
-    }  # fmt: skip
-
-
-def malformed(i: int) -> tuple[bytes, int]:
-    """A body that is no request, and the status it must get."""
-    good = body({"kind": "body", "text": "x", "seed": i, "temperature": 1.0, "max_tokens": 8})
-    return [
-        (b"{", 400), (json.dumps(good | {"temperature": "hot"}).encode(), 400), (json.dumps(good | {"messages": []}).encode(), 400),
-        (json.dumps(good | {"messages": [{"role": "user", "content": "x " * 2000}]}).encode(), 400), (b"[" * 100_000, 400),
-        (json.dumps(good | {"model": "other"}).encode(), 404), (b" " * (5 * 2**20), 413), (b'{"model": NaN}', 400),
-    ][i % 8]  # fmt: skip
-
-
-async def client(
-    url: str, mine: list[tuple[int, dict[str, Any]]], out: dict[int, Any], seconds: list[float], counts: Counter[str]
-) -> None:
-    """One client: its requests one after the other over one connection."""
-    import httpx
-
-    headers = {"content-type": "application/json"}
-    async with httpx.AsyncClient(base_url=url, timeout=120) as http:
-        for i, request in mine:
-            began = time.monotonic()
-            if request["kind"] == "malformed":
-                content, wanted = malformed(i)
-                response = await http.post("/v1/chat/completions", content=content, headers=headers)
-                counts["malformed" if response.status_code == wanted else "wrong_status"] += 1
-            elif request["kind"] == "leave":
-                try:
-                    await asyncio.wait_for(http.post("/v1/chat/completions", json=body(request)), 0.05 * (i % 5))
-                    counts["left_too_late"] += 1
-                except TimeoutError:
-                    counts["left"] += 1
-            elif request["kind"] == "body":
-                response = await http.post("/v1/chat/completions", json=body(request))
-                out[i] = response.json()["choices"][0]["token_ids"] if response.status_code == 200 else response.status_code
-                seconds.append(time.monotonic() - began)
-            else:
-                await stream(http, i, request, out, counts)
-                if request["kind"] == "stream":
-                    seconds.append(time.monotonic() - began)
-
-
-async def stream(http: Any, i: int, request: dict[str, Any], out: dict[int, Any], counts: Counter[str]) -> None:
-    ids: list[int] = []
-    async with http.stream("POST", "/v1/chat/completions", json=body(request)) as response:
-        async for line in response.aiter_lines():
-            if line.startswith("data: {"):
-                ids += json.loads(line[6:])["choices"][0]["token_ids"]
-                if request["kind"] == "leave_stream":
-                    counts["left"] += 1
-                    return
-        out[i] = ids
-
-
-async def load(url: str, made: list[dict[str, Any]], clients: int) -> tuple[dict[int, Any], list[float], Counter[str], float]:
-    out: dict[int, Any] = {}
-    seconds: list[float] = []
-    counts: Counter[str] = Counter()
-    began = time.monotonic()
-    numbered = list(enumerate(made))
-    await asyncio.gather(*[client(url, numbered[c::clients], out, seconds, counts) for c in range(clients)])
-    return out, seconds, counts, time.monotonic() - began
-
-
-def offline(sampler: Any, params: Any, template: Any, made: list[dict[str, Any]], most: int) -> tuple[list[list[int]], float]:
-    """The same answers by `Sampler.generate` (each cut at its own budget), and seconds."""
-    from slca.rollout.sampler import row_keys
-    from slca.serve.run import marker_ids
-
-    stops = tuple(sorted({*template.stop_ids, *marker_ids(template)}))
-    prompts = [template.prompt([{"role": "user", "content": request["text"]}]) for request in made]
-    zero = np.zeros(len(made), np.int32)
-    keys = row_keys(np.array([request["seed"] for request in made], np.int32), 0, zero, zero, zero)
-    temperature = np.array([request["temperature"] for request in made], np.float32)
-    began = time.monotonic()
-    found = sampler.generate(params, prompts, keys=keys, max_new_tokens=most, temperature=temperature, stop_ids=stops)
-    seconds = time.monotonic() - began
-    return [row[: min(n, r["max_tokens"])].tolist() for row, n, r in zip(found.tokens, found.length, made)], seconds
-
-
-def serve(slots: int, port_file: str, reuse: bool, host: list[int]) -> None:
-    """The server's process: writes its port, then serves until its standard input closes. host: cores of HTTP."""
-    import threading
-
-    import uvicorn
-
-    from slca.serve import make_app
-    from slca.serve.__main__ import SWITCH
-    from slca.serve.slots import APPEND_COST, SlotEngine
-
-    sys.setswitchinterval(SWITCH)
-    sampler, params, template = model(slots)
-    engine = SlotEngine(sampler, params, template, reuse=APPEND_COST if reuse else None)
-    while engine.health() == "starting":
-        time.sleep(0.05)
-    os.sched_setaffinity(0, host)  # this thread; the engine's and XLA's stay where they began
-    server = uvicorn.Server(uvicorn.Config(make_app(engine), port=0, log_level="error", access_log=False))
-
-    def watch() -> None:
-        while not server.started:
-            time.sleep(0.05)
-        with open(port_file + ".tmp", "w") as file:
-            file.write(str(server.servers[0].sockets[0].getsockname()[1]))
-        os.replace(port_file + ".tmp", port_file)
-        sys.stdin.read()
-        server.should_exit = True
-
-    threading.Thread(target=watch, daemon=True).start()
-    server.run()
-
-
-def tie(parts: Any, request: dict[str, Any], got: list[int], wanted: list[int]) -> bool:
-    """See `near_tie`."""
-    prompt = parts[2].prompt([{"role": "user", "content": request["text"]}])
-    return near_tie(parts, prompt, request["seed"], request["temperature"], got, wanted)
-
-
-def near_tie(parts: Any, prompt: list[int], seed: int, temperature: float, got: list[int], wanted: list[int]) -> bool:
-    """Whether two answers part at a draw that falls within 1e-5 of the border between both tokens: rounding, which differs between
-    batch shapes, decides such a draw (contract 11 leaves them out)."""
-    from slca.policy.transformer import Transformer, logits, unembed
-    from slca.rollout.sampler import row_keys
-
-    sampler, params, _ = parts
-    at = next((i for i, (a, b) in enumerate(zip(got, wanted)) if a != b), None)
-    if at is None:
-        return False
-    ids = [*prompt, *wanted[:at]]
-    tokens = np.zeros((1, sampler.capacity), np.int32)
-    tokens[0, : len(ids)] = ids
-    hidden = Transformer(sampler.config).apply({"params": params}, tokens, np.arange(tokens.size, dtype=np.int32)[None])
-    scores = np.asarray(logits(hidden[:, len(ids) - 1], unembed(params, sampler.config)), np.float64)[0] / temperature
-    cdf = np.concatenate([[0.0], np.cumsum(np.exp(scores - scores.max()))])
-    cdf /= cdf[-1]
-    zero = np.zeros(1, np.int32)
-    key = row_keys(np.full(1, seed, np.int32), 0, zero, zero, zero)[0]
-    uniform = float(jax.random.uniform(jax.random.fold_in(key, len(ids))))
-    return all(cdf[token] - 1e-5 <= uniform <= cdf[token + 1] + 1e-5 for token in (got[at], wanted[at]))
-
-
-def compared(parts: Any, made: list[dict[str, Any]], out: dict[int, Any], wanted: list[list[int]]) -> tuple[int, int, int]:
-    """(answers that are not there, answers that part from the offline sampler's at a near-tie, other differences)."""
-    complete = [i for i, request in enumerate(made) if request["kind"] in ("body", "stream")]
-    lost = [i for i in complete if not isinstance(out.get(i), list)]
-    differ = [i for i in complete if i not in lost and out[i] != wanted[i]]
-    ties = [i for i in differ if tie(parts, made[i], out[i], wanted[i])]
-    return len(lost), len(ties), len(differ) - len(ties)
-
-
-def rss(pid: int) -> float:
-    """MiB."""
-    with open(f"/proc/{pid}/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("VmRSS")) / 1024
-
-
-@contextmanager
-def on_host() -> Iterator[None]:
-    """The calling thread, which runs the clients, on the cores that are not the device's."""
-    os.sched_setaffinity(0, HOST)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, DEVICE)
-
-
-def cpu(pid: int | str = "self") -> float:
-    """Seconds of CPU that a process has used, all its threads together."""
-    with open(f"/proc/{pid}/stat") as file:
-        user, system = file.read().rpartition(") ")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
-
-
-def gauges(url: str) -> dict[str, float]:
-    import httpx
-
-    lines = httpx.get(f"{url}/metrics").text.splitlines()
-    return {name: float(value) for name, value in (line.split(" ") for line in lines if line.startswith("slca_engine"))}
 
 
 def faults(url: str, pid: int, options: argparse.Namespace, parts: Any) -> None:
@@ -416,34 +184,6 @@ def main() -> None:
         else:
             faults(urls["kept"], servers["kept"].pid, options, parts)
             speed(urls["kept"], servers["kept"].pid, options, parts)
-
-
-@contextmanager
-def started(options: argparse.Namespace, port: Path, kind: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A server in a process of its own, as long as the context lasts."""
-    command = [
-        sys.executable,
-        "-m",
-        "bench.serve",
-        f"--slots={options.slots}",
-        f"--serve={port}",
-        f"--host={','.join(map(str, HOST))}",
-    ]
-    command += ["--whole"] if kind == "whole" else []
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as server:
-        try:
-            yield server
-        finally:
-            assert server.stdin is not None
-            server.stdin.close()
-
-
-def address(server: subprocess.Popen[bytes], port: Path) -> str:
-    while not port.exists():
-        if server.poll() is not None:
-            sys.exit("the server ended")
-        time.sleep(0.1)
-    return f"http://127.0.0.1:{port.read_text()}"
 
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ def turns(urls: dict[str, str], options: argparse.Namespace, parts: Any) -> None
             before = gauges(url)
             found, took = conversations(url, options, parts)
             after = gauges(url)
-            counts = {n: int(after[f"slca_engine_{n}"] - before[f"slca_engine_{n}"]) for n in names}
+            counts = {n: int(after.get(f"slca_engine_{n}", 0) - before.get(f"slca_engine_{n}", 0)) for n in names}
             ties, wrong = checked(found, parts)
             seconds[name].append(took)
             print(

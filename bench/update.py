@@ -4,7 +4,7 @@
     python -m bench.update packing      # packed beside padded rows on mixed lengths
     python -m bench.update padding      # the tiny config's rows: padding share and seconds for several micro-batches and lengths
     python -m bench.update overhead     # Python's milliseconds a step
-    python -m bench.update identity     # the gradient over micro-batches, packing and meshes of 8 CPU devices (minutes)
+    python -m bench.update identity [MESH ...]   # the gradient over micro-batches, packing and meshes of 8 CPU devices (minutes)
 
 What is compared is run in turns in one process. Medians (least to most).
 """
@@ -173,7 +173,8 @@ def overhead(rounds: int = 300) -> None:
     )
 
 
-def identity() -> None:
+def identity(*only: str) -> None:
+    """only: meshes by their names in the table, e.g. 'tp 4'; none = all."""
     from tests.learn.conftest import Toy, credits, shrink, two_groups
     from tests.learn.test_update import gradient, relative_difference
 
@@ -181,6 +182,9 @@ def identity() -> None:
     toy, meshes = Toy(), {"one device": None}
     meshes |= {f"dp {n}": (n, 1, 1) for n in (1, 2, 4, 8)} | {f"fsdp {n}": (1, n, 1) for n in (2, 4, 8)}  # type: ignore[dict-item]
     meshes |= {f"tp {n}": (1, 1, n) for n in (2, 4, 8)} | {"dp 2 fsdp 2 tp 2": (2, 2, 2)}  # type: ignore[dict-item]
+
+    if unknown := set(only) - set(meshes):
+        sys.exit(f"bench.update identity: no mesh {', '.join(sorted(unknown))}; there are {', '.join(meshes)}")
 
     def of(mesh: Any, micro: int, packed: bool) -> Any:
         config = shrink(default.get_config())
@@ -196,13 +200,16 @@ def identity() -> None:
         + "|"
     )
     for name, mesh in meshes.items():
+        if only and name not in only:
+            continue
         cells = [f"{relative_difference(of(mesh, rows, packed), base):.1e}" for rows in (4, 2, 1) for packed in (True, False)]
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":
-    commands = {f.__name__: f for f in (matmuls, packing, padding, overhead, identity)}
-    if len(sys.argv) != 2 or sys.argv[1] not in commands:
+    commands: dict[str, Callable[..., None]] = {f.__name__: f for f in (matmuls, packing, padding, overhead, identity)}
+    what, only = [*sys.argv, ""][1], sys.argv[2:]
+    if what not in commands or (only and what != "identity"):
         print(__doc__)
         sys.exit(0 if {"--help", "-h"} & set(sys.argv) else 2)
-    commands[sys.argv[1]]()
+    commands[what](*only)

@@ -5,7 +5,8 @@
 
 refill   rows of log-normal lengths (16 to 192 tokens): slots refilled as rows end, against batches that wait for their longest row
 turns    4 turns, G = 8, 400-token prompts, 60-token results, turns of log-normal length: the cache kept over turns and the prompt
-         prefilled once a group, against every row's whole text prefilled again at each turn (same sampler and scheduler)
+         prefilled once a group, against every row's whole text prefilled again at each turn (same sampler and scheduler), and with
+         the prompt's cache stored once a group (`shared_slots`)
 linear   the same, 2 to 16 turns: seconds should grow by the turn
 latency  the engine over a simulator of 200 +- 100 ms a call, and one whose calls hang to their deadline once in a hundred
 wake     which WAKE_SHARE is best on those workloads
@@ -139,10 +140,15 @@ class Conversation:
         whole = PROMPT + turns * (RESULT + 64)
         top = -(-whole // 128) * 128
         self.sampler = bench.sampler(top, sorted({448, 640, 832, top} if turns <= 4 else {448}))
+        self.places = bench.sampler(top, (448,), shared_slots=GROUP)
 
-    def kept(self) -> Scheduler:
+    def shared(self) -> Scheduler:
+        """`kept`, with one cache of its prompt for each group."""
+        return self.kept(self.places)
+
+    def kept(self, sampler: Sampler | None = None) -> Scheduler:
         """The scheduler's way: prefill a prompt once, append results to live caches."""
-        scheduler = self.bench.scheduler(self.sampler)
+        scheduler = self.bench.scheduler(sampler or self.sampler)
         for i in range(self.rows):
             prompt = self.prompts[i // GROUP]
             scheduler.submit(prompt, prompt_key=i // GROUP, sample=i % GROUP, budget=self.budgets[i][0], tag=i)
@@ -177,14 +183,15 @@ class Conversation:
 
 def turns(bench: Bench) -> None:
     talk = Conversation(bench, bench.slots // GROUP * 2, 4)
-    seconds = bench.compare({"again": talk.again, "kept": talk.kept})
+    seconds = bench.compare({"again": talk.again, "kept": talk.kept, "shared": talk.shared})
     stats, naive = talk.kept().stats, talk.again().stats
     computed, other = (s["tokens_prefilled"] + s["tokens_appended"] + s["tokens_decoded"] for s in (stats, naive))
     unique = talk.groups * PROMPT + talk.rows * (talk.turns - 1) * RESULT + sum(map(sum, talk.budgets))
     print(
         f"turns: {talk.rows} rows, {talk.groups} prompts, {statistics.mean(map(statistics.mean, talk.budgets)):.0f} sampled tokens a "
-        f"turn: kept {spread(seconds['kept'])} s, prefilled again {spread(seconds['again'])} s, "
-        f"{ratios(*seconds.values())} times as fast; tokens computed / unique {computed / unique:.3f} (again: {other / unique:.2f})"
+        f"turn: prefilled again {spread(seconds['again'])} s; kept {spread(seconds['kept'])} s, {ratios(seconds['again'], seconds['kept'])} times "
+        f"as fast; with the prompt stored once a group {spread(seconds['shared'])} s, {ratios(seconds['again'], seconds['shared'])} times as fast; "
+        f"tokens computed / unique {computed / unique:.3f} (again: {other / unique:.2f})"
     )
 
 

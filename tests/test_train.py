@@ -133,7 +133,7 @@ def test_a_step_can_be_profiled_and_sigterm_saves_and_exits_0(tmp_path):
     fields = {"train.steps": 10_000, "eval.every": 0, "run.profile_step": 1}
     process = subprocess.Popen(command(tmp_path, **fields), env=one_device(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # fmt: skip
     deadline = time.monotonic() + 240
-    while not any(row["phase"] == "rl" for row in metrics.read(tmp_path)):
+    while not any((row["phase"], row["step"]) == ("rl", 2) for row in metrics.read(tmp_path)):  # the profiled one
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)

@@ -150,15 +150,13 @@ def apply_record(config: Any) -> Algorithm:
 def initial_params(config: Any, parts: Parts) -> Any:
     """What a run starts from, placed on the mesh: `base_params`, with fresh adapters beside them where the config asks for LoRA."""
     model = parts.model
-    base = base_params(config, dataclasses.replace(model, lora=None), parts.mesh)
-    base = settled(base) if parts.mesh is None else base
-    if model.lora is None:
-        return base
-    shapes = jax.eval_shape(lambda: transformer.init(model, jax.random.key(0)))
-    places = None if parts.mesh is None else lora.trainable(shardings(shapes, transformer.logical_axes(model), parts.mesh))
-    adapters = jax.jit(lambda key: lora.trainable(transformer.init(model, key)), out_shardings=places)
-    fresh = adapters(jax.random.key(config.run.seed))
-    return lora.joined(base, settled(fresh) if parts.mesh is None else fresh)
+    params = base_params(config, dataclasses.replace(model, lora=None), parts.mesh)
+    if model.lora is not None:
+        shapes = jax.eval_shape(lambda: transformer.init(model, jax.random.key(0)))
+        places = None if parts.mesh is None else lora.trainable(shardings(shapes, transformer.logical_axes(model), parts.mesh))
+        adapters = jax.jit(lambda key: lora.trainable(transformer.init(model, key)), out_shardings=places)
+        params = lora.joined(params, adapters(jax.random.key(config.run.seed)))
+    return settled(params) if parts.mesh is None else params
 
 
 def base_params(config: Any, model: ModelConfig, mesh: jax.sharding.Mesh | None) -> Any:

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental import multihost_utils
-from jax.sharding import SingleDeviceSharding
 from orbax.checkpoint import v1 as ocp
 
+from slca.learn.sharding import first_device
 from slca.policy import lora
 from slca.types import TrainState
 
@@ -216,7 +216,7 @@ def load_params(path: str | os.PathLike[str], placement: Any = None) -> dict[str
     """
     folder = step_folder(path)
     described = read_run(folder)["arrays"]["params"]
-    one = SingleDeviceSharding(jax.local_devices()[0]) if placement is None else placement
+    one = first_device() if placement is None else placement
     places = jax.tree.map(lambda _: one, described) if isinstance(one, jax.sharding.Sharding) else placement
 
     def abstract(text: str, place: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:

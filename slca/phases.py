@@ -9,7 +9,7 @@ import jax
 
 from slca.assemble import Parts
 from slca.learn.optim import optimizer, schedule
-from slca.learn.sharding import state_shardings
+from slca.learn.sharding import first_device, state_shardings
 from slca.learn.update import init_state
 from slca.policy import lora, transformer
 from slca.types import TrainState
@@ -44,7 +44,7 @@ def phase_like(config: Any, parts: Parts, phase: str) -> TrainState:
     shapes = jax.eval_shape(lambda: transformer.init(parts.model, jax.random.key(0)))
     state = jax.eval_shape(lambda p: init_state(p, tx, jax.random.key(0)), shapes)
     if parts.mesh is None:
-        place: Any = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        place = first_device()
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), state)
     places = state_shardings(state, transformer.logical_axes(parts.model), parts.mesh)
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, places)

@@ -171,7 +171,7 @@ def sampling(s: Shapes, slots: int) -> Iterator[Program]:
         "insert", f"{room} {what} from {rows} prompts", function, (state, chunk, whole, *[column] * 4),
         beside + sliced + (chunks - 1) * prompt_bytes, room, 1, room, chips,
     )  # fmt: skip
-    if "spread" in make and pool.places > pool.shards:
+    if any(name == "spread" for name, _ in pool.programs):
         pair = jax.ShapeDtypeStruct((pool.shards, 1), jnp.int32)
         size = f"{pool.shards} of {pool.places} places"
         yield Program("spread", size, make["spread"], (state, pair, pair), beside + sliced, 1, 1, pool.shards, chips)

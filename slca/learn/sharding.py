@@ -98,13 +98,18 @@ def by_rows(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(ROWS))
 
 
+def first_device() -> SingleDeviceSharding:
+    """Where everything lies that no mesh spreads."""
+    return SingleDeviceSharding(jax.local_devices()[0])
+
+
 def settled(tree: Any) -> Any:
     """Arrays bound to the first device, uncopied if they are there: what a checkpoint gives back on one device.
 
     JAX compiles a program anew for arguments that are bound where they were not before, also across runs: a fresh state that was
     not bound would give its programs another key in the compile cache than the same state restored.
     """
-    return jax.device_put(tree, SingleDeviceSharding(jax.local_devices()[0]))
+    return jax.device_put(tree, first_device())
 
 
 def row_shards(mesh: Mesh | None) -> int:

@@ -25,7 +25,7 @@ import safetensors.numpy
 
 from slca.chat.folder_json import read_object, turn_ends
 from slca.chat.gguf_file import locate
-from slca.learn.sharding import shardings
+from slca.learn.sharding import first_device, shardings
 from slca.policy import gguf
 from slca.policy.config import ModelConfig
 from slca.policy.layout import Place, places
@@ -52,7 +52,7 @@ def load(path: str | os.PathLike[str], *, mesh: Any = None, dtype: str | None = 
 
     Args:
         path: a Hugging Face folder, `gguf:FILE`, or `gguf:PACKAGE` for a file inside an installed package.
-        mesh: place the parameters over it by their logical axes; None = the default device.
+        mesh: place the parameters over it by their logical axes; None = the first device of this process.
         dtype: of the parameters; None = float32 (what training needs).
 
     Raises:
@@ -66,7 +66,7 @@ def load(path: str | os.PathLike[str], *, mesh: Any = None, dtype: str | None = 
     shapes = jax.tree.map(
         lambda s: jax.ShapeDtypeStruct(s, target), param_shapes(config), is_leaf=lambda s: isinstance(s, tuple)
     )
-    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    here = first_device()
     placement = jax.tree.map(lambda _: here, shapes) if mesh is None else shardings(shapes, logical_axes(config), mesh)
     by_param: dict[tuple[str, ...], list[Place]] = {}
     for place in wanted:

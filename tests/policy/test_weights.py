@@ -100,6 +100,13 @@ def test_loading_onto_a_mesh(folder, config, spread):
     jax.tree.map(lambda leaf, place: leaf.sharding == place or pytest.fail(str(leaf.sharding)), placed, wanted)
 
 
+def test_without_a_mesh_a_process_reads_onto_a_device_of_its_own(folder, monkeypatch):
+    """The first device of several processes is another process's for all but one of them."""
+    own = jax.devices()[3]
+    monkeypatch.setattr(jax, "local_devices", lambda *a, **k: [own])
+    assert {leaf.device for leaf in jax.tree.leaves(weights.load(folder)[1])} == {own}
+
+
 def test_a_shard_reads_only_its_block(folder, config, monkeypatch):
     """The largest piece ever read is a quarter of the largest matrix when tensor x fsdp = 4 split both of its axes."""
     read, sizes = weights._Folder.read, []

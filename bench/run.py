@@ -8,15 +8,17 @@
     python -m bench.run startup                                # import, config, first RL step; cold and warm compile cache
     python -m bench.run scaling                                # step time against group, turns, prompt, model: exponents
 
-Results also go to --out (JSON, by default bench/figures/NAME.json), from which bench/figures.py draws. Each comparison is a module of
-bench/ with a command line of its own and more options. Exit codes: 0 done; 1 a contender ended; 2 wrong arguments.
+Results also go to --out (JSON, by default bench/figures/NAME.json) after every table, from which bench/figures.py draws; with --add the
+tables of other titles that are there stay, so that a comparison can be made in parts. Each comparison is a module of bench/ with a
+command line of its own and more options. Exit codes: 0 done; 1 a contender ended; 2 wrong arguments.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -35,44 +37,45 @@ PEERS = {
 OPTIONAL = ("jax12",)
 
 
-def rollout(args: argparse.Namespace, peers: dict[str, str]) -> list[dict[str, Any]]:
+def rollout(args: argparse.Namespace, peers: dict[str, str]) -> Iterable[dict[str, Any]]:
     from bench.rollout import compare
 
     batches = [int(batch) for batch in args.batches.split(",")]
-    return [compare(size, batch, rounds=args.rounds, **peers) for size in args.sizes for batch in batches]
+    options = {"new": args.new, "without": args.without, "rounds": args.rounds}
+    return (compare(size, batch, **options, **peers) for size in args.sizes for batch in batches)
 
 
-def update(args: argparse.Namespace, peers: dict[str, str]) -> list[dict[str, Any]]:
+def update(args: argparse.Namespace, peers: dict[str, str]) -> Iterable[dict[str, Any]]:
     from bench.step import compare
 
-    return [compare(size, rounds=args.rounds, what="update", **peers) for size in args.sizes]
+    return (compare(size, rounds=args.rounds, what="update", **peers) for size in args.sizes)
 
 
-def step(args: argparse.Namespace, peers: dict[str, str]) -> list[dict[str, Any]]:
+def step(args: argparse.Namespace, peers: dict[str, str]) -> Iterable[dict[str, Any]]:
     from bench.step import compare
 
-    return [compare(size, rounds=args.rounds, what=what, **peers) for size in args.sizes for what in args.lengths]
+    return (compare(size, rounds=args.rounds, what=what, **peers) for size in args.sizes for what in args.lengths)
 
 
-def agentic(args: argparse.Namespace, peers: dict[str, str]) -> list[dict[str, Any]]:
+def agentic(args: argparse.Namespace, peers: dict[str, str]) -> Iterable[dict[str, Any]]:
     from bench.agentic import compare
 
-    return [compare(size, rounds=args.rounds, **peers) for size in args.sizes]
+    return (compare(size, rounds=args.rounds, **peers) for size in args.sizes)
 
 
-def startup(args: argparse.Namespace, peers: dict[str, str]) -> list[dict[str, Any]]:
+def startup(args: argparse.Namespace, peers: dict[str, str]) -> Iterable[dict[str, Any]]:
     from bench.startup import compare
 
     return compare(rounds=args.rounds)
 
 
-def scaling(args: argparse.Namespace, peers: dict[str, str]) -> list[dict[str, Any]]:
+def scaling(args: argparse.Namespace, peers: dict[str, str]) -> Iterable[dict[str, Any]]:
     from bench.scaling import compare
 
     return compare(args.axes, rounds=args.rounds)
 
 
-COMPARISONS: dict[str, Callable[[argparse.Namespace, dict[str, str]], list[dict[str, Any]]]] = {
+COMPARISONS: dict[str, Callable[[argparse.Namespace, dict[str, str]], Iterable[dict[str, Any]]]] = {
     function.__name__: function for function in (rollout, update, step, agentic, startup, scaling)
 }
 
@@ -84,6 +87,7 @@ def parser() -> argparse.ArgumentParser:
         one = commands.add_parser(name)
         one.add_argument("--rounds", type=int, default=5)
         one.add_argument("--out", type=Path, default=FIGURES / f"{name}.json", help="JSON file of the results")
+        one.add_argument("--add", action="store_true", help="keep the tables of --out whose titles are not measured now")
         if name in PEERS:
             one.add_argument("--venvs", type=Path, help="folder that bench/venvs.sh filled; without it the peers are left out")
             one.add_argument(
@@ -93,6 +97,8 @@ def parser() -> argparse.ArgumentParser:
             one.add_argument("--lengths", default=",".join(LENGTHS), help="of step (all 64 tokens), varied (mean 61, most 192)")
         if name == "rollout":
             one.add_argument("--batches", default="16,64")
+            one.add_argument("--new", type=int, default=192, help="sampled tokens a row")
+            one.add_argument("--without", default="", help="names of contenders to leave out, split by semicolons")
         if name == "scaling":
             one.add_argument("--axes", default=",".join(AXES), help=f"of {', '.join(AXES)}")
     return out
@@ -102,6 +108,8 @@ def checked(options: argparse.ArgumentParser, args: argparse.Namespace) -> dict[
     """Interpreter by peer; leaves with a message where an argument is wrong."""
     if args.rounds < 1:
         options.error(f"--rounds={args.rounds}: at least 1")
+    if getattr(args, "new", 1) < 1:
+        options.error(f"--new={args.new}: at least 1")
     for name, known in (("sizes", SIZES), ("lengths", LENGTHS), ("axes", AXES)):
         if hasattr(args, name):
             setattr(args, name, getattr(args, name).split(","))
@@ -117,6 +125,17 @@ def checked(options: argparse.ArgumentParser, args: argparse.Namespace) -> dict[
     return {name: python for name, python in found.items() if python}
 
 
+def earlier(out: Path, name: str, facts: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Title -> table of the results that are there. Raises ValueError where they are of another comparison, version or number of rounds."""
+    if not out.exists():
+        return {}
+    found = json.loads(out.read_text())
+    for key, wanted in {"comparison": name, **facts}.items():
+        if found.get(key) != wanted:
+            raise ValueError(f"--add: {out} has {key} {found.get(key)!r}, this run {wanted!r}: write to another --out")
+    return {table["title"]: table for table in found["tables"]}
+
+
 def main(argv: list[str] | None = None) -> int:
     options = parser()
     args = options.parse_args(argv)
@@ -130,8 +149,14 @@ def main(argv: list[str] | None = None) -> int:
         print(f"--rounds={args.rounds}: fewer than 5, a trial and not a result")
     if args.comparison in PEERS and not peers:
         print("no --venvs: the peers are left out")
-    tables = COMPARISONS[args.comparison](args, peers)
-    contender.write(args.out, args.comparison, tables, rounds=args.rounds, versions=versions, before=here)
+    facts = {"rounds": args.rounds, "versions": versions}
+    try:
+        tables = earlier(args.out, args.comparison, facts) if args.add else {}
+    except ValueError as wrong:
+        options.error(str(wrong))
+    for found in COMPARISONS[args.comparison](args, peers):
+        tables[found["title"]] = found
+        contender.write(args.out, args.comparison, list(tables.values()), **facts, before=here)
     print(f"\n{args.out}")
     return 0
 

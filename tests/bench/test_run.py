@@ -19,6 +19,7 @@ from bench.step_worker import SIZES
         (["scaling", "--axes=G"], "--axes: G unknown; there are group, turns, prompt, model"),
         (["rollout", "--batches=16,x"], "--batches=16,x: positive numbers"),
         (["rollout", "--batches=0"], "--batches=0"),
+        (["rollout", "--new=0"], "--new=0: at least 1"),
         (["agentic", "--venvs=/nowhere"], "--venvs=/nowhere has no tunix; build it with: sh bench/venvs.sh /nowhere"),
         (["startup", "--venvs=/nowhere"], "--venvs"),
     ],
@@ -56,6 +57,32 @@ def test_few_rounds_are_called_a_trial(tmp_path, monkeypatch, capsys):
     assert run.main(["step", "--rounds=2", f"--out={tmp_path}/s.json"]) == 0
     printed = capsys.readouterr().out
     assert "a trial and not a result" in printed and "the peers are left out" in printed
+
+
+def test_results_are_written_table_by_table_and_parts_are_added(tmp_path, monkeypatch, capsys):
+    """A contender that ends loses no earlier table; what was measured with other rounds is not mixed in."""
+    out = tmp_path / "u.json"
+
+    def titles():
+        return [(table["title"], table["n"]) for table in json.loads(out.read_text())["tables"]]
+
+    def broken(args, peers):
+        yield {"title": "small", "n": 1}
+        raise RuntimeError("a contender ended")
+
+    monkeypatch.setitem(run.COMPARISONS, "update", broken)
+    with pytest.raises(RuntimeError):
+        run.main(["update", f"--out={out}"])
+    assert titles() == [("small", 1)]
+    monkeypatch.setitem(run.COMPARISONS, "update", lambda args, peers: [{"title": "mid", "n": 2}, {"title": "small", "n": 3}])
+    run.main(["update", f"--out={out}", "--add"])
+    assert titles() == [("small", 3), ("mid", 2)]
+    with pytest.raises(SystemExit):
+        run.main(["update", f"--out={out}", "--add", "--rounds=7"])
+    assert "has rounds 5, this run 7" in capsys.readouterr().err and titles() == [("small", 3), ("mid", 2)]
+    monkeypatch.setitem(run.COMPARISONS, "update", lambda args, peers: [{"title": "mid", "n": 4}])
+    run.main(["update", f"--out={out}"])
+    assert titles() == [("mid", 4)]
 
 
 def test_names_agree_between_the_modules():

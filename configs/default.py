@@ -196,6 +196,7 @@ def get_config(arg: str = "slca") -> ConfigDict:
     n.micro_rows = 8  # packed rows a forward/backward
     n.row_lengths = (512, 1024)  # packed row lengths, tokens: the shortest that fits, or one < twice that with less padding
     n.pack = True  # several episodes a row
+    n.share_prompts = False  # a row holds the prompt of a group once; same gradients, fewer tokens; not with attention `splash`
     n.logprob_bytes = 64 * 2**20  # size of a chunk of logits, bytes
     n.keep_reference = False  # keep a frozen copy of the policy RL starts from (implied by loss.kl_coef or reward.kl_coef > 0)
 

@@ -78,6 +78,7 @@ def make_step(
     probe, drift = make_probe(config, own, params_at), make_drift(config, own, score)
     learn = make_learn(config, parts, optimizer, placement, reference)
     size, groups = shards // processes.count(), record.whole_groups
+    shared = config.train.share_prompts and not groups
     unit, shapes, compiled = config.train.micro_rows * size, update_shapes(config, parts), False
 
     def compile_all(state: TrainState) -> TrainState:
@@ -88,7 +89,7 @@ def make_step(
             score(params, put(scored(empty(rows, length)), own.mesh))
         del params
         for length, rows in shapes.items():
-            state, _ = learn(state, [put(empty(rows, length, groups), parts.mesh)] * config.train.mini_batches, 0)
+            state, _ = learn(state, [put(empty(rows, length, groups, shared), parts.mesh)] * config.train.mini_batches, 0)
         return state
 
     def step(state: TrainState, tasks: Sequence[Task], number: int) -> tuple[TrainState, Outcome]:

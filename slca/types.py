@@ -246,6 +246,8 @@ class Batch(NamedTuple):
     folded in, so the loss is sum(loss_weight * token_loss) whatever the micro-batch split (contract 8).
     Missing log-probs are NaN, not 0; only positions with loss_weight > 0 are ever read.
     group: 1 + the episode's group, 0 = padding; None unless packed with whole groups (REBEL regresses over them).
+    prefix: with `train.share_prompts` the prompt of a group stands once a row, as an episode of its own, and the rollouts behind it
+    see it: the id of that episode, a token's own id where there is none. Positions go on from the prompt's. None: not shared.
     """
 
     tokens: Int[Array, "B T"]
@@ -259,6 +261,7 @@ class Batch(NamedTuple):
     ref_logprob: Float[Array, "B T"]
     sampler_logprob: Float[Array, "B T"]
     group: Int[Array, "B T"] | None = None
+    prefix: Int[Array, "B T"] | None = None
 
 
 class TrainState(NamedTuple):

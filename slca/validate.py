@@ -134,6 +134,12 @@ def _lengths(c: Any) -> list[str]:
         )
     if longest > max(c.train.row_lengths):
         out.append(f"train.row_lengths={tuple(c.train.row_lengths)}: the longest must hold an episode of {longest} tokens")
+    if c.train.share_prompts and not c.train.pack:
+        out.append("train.share_prompts=True: rollouts of a group share their prompt inside a packed row; set train.pack=True")
+    if c.train.share_prompts and c.model.attention == "splash":
+        out.append(
+            "train.share_prompts=True: model.attention='splash' knows no shared prefix; use 'auto', 'xla' or 'blockwise'"
+        )
     if r.max_prompt_tokens > max(r.prompt_buckets):
         out.append(
             f"rollout.prompt_buckets={tuple(r.prompt_buckets)}: the largest must hold {r.max_prompt_tokens} prompt tokens"

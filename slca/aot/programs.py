@@ -97,11 +97,12 @@ def update(s: Shapes) -> Program:
     rows = batch_shapes(c, c.rollout.prompts // c.train.mini_batches, row_shards(s.mesh), groups=_record(c).whole_groups)[
         length
     ]
-    whole = {"tokens", "positions", "episode", "segment", "kind"}
+    whole = {"tokens", "positions", "episode", "segment", "kind", "prefix"}
+    left_out = {"group"} if c.train.share_prompts and not _record(c).whole_groups else {"group", "prefix"}
     fields: dict[str, Any] = {
         name: jax.ShapeDtypeStruct((rows, length), jnp.int32 if name in whole else jnp.float32, sharding=rows_at)
         for name in Batch._fields
-        if name != "group"
+        if name not in left_out
     }
     beside = bytes_a_chip(s.state.params) if s.reference else 0.0
     size = f"{rows} rows x {length:,} tokens, {rows // unit} micro-batches"

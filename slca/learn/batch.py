@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from slca.credit.segments import segments
+from slca.learn.pieces import Pieces, common_prefix, shared_layout, whole
 from slca.learn.rows import Layout, bucket, fill, layout, padded, ranks, shortest, whole_groups
 from slca.types import ABSENT, POLICY, Batch, Episode, Segment
 
@@ -55,6 +56,9 @@ def pack(
     gather: all-gather of a small vector, so that divisors and shapes agree between processes.
     groups: keep every group inside one micro-batch and fill `Batch.group` (records with `whole_groups`); group numbers must then
     differ between processes.
+
+    With `train.share_prompts` the rows hold a group's prompt once (`slca.learn.pieces`) and `Batch.prefix` is filled; groups that must be
+    kept inside a micro-batch share nothing.
 
     Returns host batches [B, T]: T the shortest of `train.row_lengths` that holds the longest trained episode, or one
     less than twice as long that computes fewer tokens, B a power of two of micro-batches. Episodes without a trained token
@@ -165,49 +169,64 @@ def _mini_batch(
 ) -> Batch:
     kept = [(episode, t) for episode, t in zip(episodes, trained, strict=True) if t is not None]
     weights = loss_weights([t for _, t in kept], config.loss, config.rollout.max_response_tokens, gather)
-    group = [episode.group for episode, _ in kept] if groups else None
-    place = _layout([len(episode.tokens) for episode, _ in kept], group, config.train, data_size, gather)
-    batch = _batch(
+    group = [episode.group for episode, _ in kept]
+    first = [int(np.argmax(t.learnable)) for _, t in kept]
+    tokens = [np.asarray(episode.tokens) for episode, _ in kept]
+    sharing = config.train.share_prompts and not groups
+    prefix = common_prefix(tokens, first, group) if sharing else None
+    place, pieces = _layout([len(t) for t in tokens], group, prefix, config.train, data_size, gather, groups)
+    return _batch(
         place,
-        tokens=[episode.tokens for episode, _ in kept],
+        pieces,
+        tokens=tokens,
         segment=[t.segment for _, t in kept],
         kind=[t.kind for _, t in kept],
         loss_weight=weights,
         advantage=[t.advantage for _, t in kept],
         sampler_logprob=[np.where(t.learnable, episode.logprob, np.nan) for episode, t in kept],
+        group=[np.full(len(t), g + 1) for t, g in zip(tokens, group, strict=True)] if groups else None,
+        shared=sharing,
     )
-    if group is None:
-        return batch
-    ids: Any = fill(place, [np.full(n, g + 1) for n, g in zip(place.length, group, strict=True)], 0, np.int32)
-    return batch._replace(group=ids)
 
 
-def _layout(lengths: Sequence[int], group: Sequence[int] | None, train: Any, data_size: int, gather: Gather) -> Layout:
+def _layout(
+    lengths: Sequence[int],
+    group: Sequence[int],
+    prefix: np.ndarray | None,
+    train: Any,
+    data_size: int,
+    gather: Gather,
+    groups: bool,
+) -> tuple[Layout, Pieces]:
     """Rows of one mini-batch: the shortest row length that holds the longest episode, or one less than twice as long when that
     leaves fewer tokens to compute.
 
-    Every process takes the shape of the one with the most. group: kept together, None = need not.
+    Every process takes the shape of the one with the most. prefix: tokens shared in each group, None = nothing is; groups: each kept
+    inside one micro-batch.
     """
     least = shortest(train.row_lengths, int(gather(np.asarray([max(lengths, default=0)])).max()))
     unit = train.micro_rows * data_size
 
-    def place(row_length: int) -> Layout:
-        if group is None:
-            return layout(lengths, row_length, packed=train.pack)
-        return whole_groups(lengths, group, row_length, unit, packed=train.pack)
+    def place(row_length: int) -> tuple[Layout, Pieces]:
+        if prefix is not None:
+            return shared_layout(lengths, prefix, group, row_length)
+        if groups:
+            return whole_groups(lengths, group, row_length, unit, packed=train.pack), whole(lengths)
+        return layout(lengths, row_length, packed=train.pack), whole(lengths)
 
     # A row twice as long would cost more in attention than it saves. Unpacked rows are shortest best.
     longer = [length for length in sorted(train.row_lengths) if least < length < 2 * least]
-    choices = [least, *(longer if train.pack and group is None else [])]
-    places = [place(length) for length in choices]
-    rows = gather(np.asarray([p.rows for p in places])).max(0)
+    choices = [least, *(longer if train.pack and not groups else [])]
+    found = [place(length) for length in choices]
+    rows = gather(np.asarray([p.rows for p, _ in found])).max(0)
     computed = [-(-int(n) // unit) * unit * length for n, length in zip(rows, choices, strict=True)]
     best = int(np.argmin(computed))
-    return padded(places[best], bucket(int(rows[best]), unit), unit)
+    return padded(found[best][0], bucket(int(rows[best]), unit), unit), found[best][1]
 
 
 def _batch(
     place: Layout,
+    pieces: Pieces,
     *,
     tokens: Sequence[np.ndarray],
     segment: Sequence[np.ndarray],
@@ -215,20 +234,32 @@ def _batch(
     loss_weight: Sequence[np.ndarray],
     advantage: Sequence[np.ndarray],
     sampler_logprob: Sequence[np.ndarray],
+    group: Sequence[np.ndarray] | None = None,
+    shared: bool = False,
 ) -> Batch:
+    """Arrays of whole episodes -> rows of their pieces."""
     rank = ranks(place)
     unknown = np.full((place.rows, place.row_length), np.nan, np.float32)
+
+    def rows(values: Sequence[np.ndarray], empty: Any, dtype: Any) -> Any:
+        return fill(place, pieces.cut(values), empty, dtype)
+
+    def each(ids: np.ndarray) -> Any:
+        return fill(place, [np.full(length, i) for length, i in zip(place.length, ids, strict=True)], 0, np.int32)
+
     fields: dict[str, Any] = dict(
-        tokens=fill(place, tokens, 0, np.int32),
-        positions=fill(place, [np.arange(length) for length in place.length], 0, np.int32),
-        episode=fill(place, [np.full(length, r) for length, r in zip(place.length, rank, strict=True)], 0, np.int32),
-        segment=fill(place, segment, 0, np.int32),
-        kind=fill(place, kind, ABSENT, np.int32),
-        loss_weight=fill(place, loss_weight, 0.0, np.float32),
-        advantage=fill(place, advantage, 0.0, np.float32),
+        tokens=rows(tokens, 0, np.int32),
+        positions=rows([np.arange(len(t)) for t in tokens], 0, np.int32),
+        episode=each(rank),
+        segment=rows(segment, 0, np.int32),
+        kind=rows(kind, ABSENT, np.int32),
+        loss_weight=rows(loss_weight, 0.0, np.float32),
+        advantage=rows(advantage, 0.0, np.float32),
         old_logprob=unknown,
         ref_logprob=unknown.copy(),
-        sampler_logprob=fill(place, sampler_logprob, np.nan, np.float32),
+        sampler_logprob=rows(sampler_logprob, np.nan, np.float32),
+        group=None if group is None else rows(group, 0, np.int32),
+        prefix=each(rank[pieces.prompt]) if shared else None,
     )
     return Batch(**fields)
 
@@ -262,6 +293,7 @@ def pack_sft(
         batches.append(
             _batch(
                 here,
+                whole(here.length),
                 tokens=[tokens for tokens, _ in chosen],
                 segment=[(np.asarray(w) > 0).astype(np.int32) for _, w in chosen],
                 kind=[np.full(len(w), ABSENT) for _, w in chosen],

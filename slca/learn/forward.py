@@ -20,7 +20,7 @@ from slca.policy.transformer import Transformer, unembed
 
 
 def policy_forward(config: ModelConfig, mesh: Mesh | None = None) -> tuple[Hidden, Unembed]:
-    """hidden_fn(params, tokens, positions, episode) -> [B, T, D] and unembed_fn(params) -> [D, V] for `make_update` and probes.
+    """hidden_fn(params, tokens, positions, episode, prefix=None) -> [B, T, D] and unembed_fn(params) -> [D, V] for `make_update` and probes.
 
     On a mesh, activations are split by rows and, over `tensor`, by length after the embedding and every block: that is what the
     backward pass keeps, and the axis would otherwise hold copies (a gather and a scatter take the place of one all-reduce).
@@ -30,16 +30,20 @@ def policy_forward(config: ModelConfig, mesh: Mesh | None = None) -> tuple[Hidde
     model = Transformer(config)
 
     def hidden(
-        params: Any, tokens: Int[Array, "B T"], positions: Int[Array, "B T"], episode: Int[Array, "B T"]
+        params: Any,
+        tokens: Int[Array, "B T"],
+        positions: Int[Array, "B T"],
+        episode: Int[Array, "B T"],
+        prefix: Int[Array, "B T"] | None = None,
     ) -> Any:  # [B, T, D]
         if mesh is None:
-            return model.apply({"params": params}, tokens, positions, episode)
+            return model.apply({"params": params}, tokens, positions, episode, prefix)
         spec = partition_spec(params["embed"].shape, ("vocab", None), mesh, name="embed")
         params = params | {"embed": lax.with_sharding_constraint(params["embed"], NamedSharding(mesh, spec))}
         sizes = {"length": tokens.shape[1], "heads": config.heads, "kv_heads": config.kv_heads, "mlp": config.ff}
         split = [(axis, "tensor" if size % mesh.shape["tensor"] == 0 else None) for axis, size in sizes.items()]
         with nn.logical_axis_rules([("batch", ROWS), *split]), jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            return model.apply({"params": params}, tokens, positions, episode)
+            return model.apply({"params": params}, tokens, positions, episode, prefix)
 
     return hidden, lambda params: unembed(params, config)
 

@@ -33,13 +33,15 @@ def batch_shapes(config: Any, prompts: int, shards: int = 1, *, groups: bool = F
     return {int(length): bucket(rows(length), unit) for length in sorted(n.row_lengths)}
 
 
-def empty(rows: int, length: int, groups: bool = False) -> Batch:
-    """A host batch without an episode: what it is passed to compiles, and changes nothing."""
+def empty(rows: int, length: int, groups: bool = False, shared: bool = False) -> Batch:
+    """A host batch without an episode: what it is passed to compiles, and changes nothing. groups, shared: with `Batch.group`, with
+    `Batch.prefix`."""
     whole = {"tokens": 0, "positions": 0, "episode": 0, "segment": 0, "kind": ABSENT}
     real = {"loss_weight": 0.0, "advantage": 0.0, "old_logprob": np.nan, "ref_logprob": np.nan, "sampler_logprob": np.nan}
     fields: dict[str, Any] = {name: np.full((rows, length), value, np.int32) for name, value in whole.items()}
     fields |= {name: np.full((rows, length), value, np.float32) for name, value in real.items()}
-    return Batch(**fields, group=np.zeros((rows, length), np.int32) if groups else None)  # type: ignore[arg-type]
+    fields |= {name: np.zeros((rows, length), np.int32) for name, wanted in (("group", groups), ("prefix", shared)) if wanted}
+    return Batch(**fields)
 
 
 def widened(batch: Batch, shapes: Mapping[int, int], unit: int) -> Batch:
@@ -52,7 +54,7 @@ def widened(batch: Batch, shapes: Mapping[int, int], unit: int) -> Batch:
         raise ValueError(f"a batch of {rows} rows of {length} tokens in micro-batches of {unit}; this run's are {dict(shapes)}")
     if rows == shapes[length]:
         return batch
-    blank = empty(shapes[length], length, batch.group is not None)
+    blank = empty(shapes[length], length, batch.group is not None, batch.prefix is not None)
 
     def fit(own: Any, blank: Any) -> Any:
         if own is None:

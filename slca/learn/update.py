@@ -25,7 +25,7 @@ from slca.learn.sharding import ROWS, by_rows, replicated, row_shards
 from slca.policy import lora
 from slca.types import Batch, TrainState
 
-Hidden = Callable[[Any, Array, Array, Array], Array]  # (params, tokens, positions, episode) [B, T] -> hidden [B, T, D]
+Hidden = Callable[..., Array]  # (params, tokens, positions, episode[, prefix]) [B, T] -> hidden [B, T, D]
 Unembed = Callable[[Any], Array]  # params -> [D, V]
 Term = Callable[[Array, Batch], tuple[Array, Metrics]]  # a further summand of the loss
 Update = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
@@ -92,7 +92,8 @@ def make_score(hidden_fn: Hidden, unembed_fn: Unembed, config: Any, mesh: Mesh |
     split = () if mesh is None else tuple(axis for axis in ROWS if mesh.shape[axis] > 1)
 
     def score(params: Any, batch: Batch) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
-        hidden = constrain(hidden_fn(params, batch.tokens, batch.positions, batch.episode), mesh)
+        shared = () if batch.prefix is None else (batch.prefix,)
+        hidden = constrain(hidden_fn(params, batch.tokens, batch.positions, batch.episode, *shared), mesh)
         matrix = unembed_fn(params)
         rows = -(-batch.tokens.shape[0] // row_shards(mesh))
         chunk = chunk_tokens(config.train.logprob_bytes, rows, matrix.shape[1])

@@ -1,7 +1,8 @@
 """Attention: one function for packed rows with several kernels, one for queries against a cache.
 
 `attention` is causal, stays inside one episode of a packed row, and may see only the last `window` keys. Everything is
-decided by position in the row: inside an episode that equals distance in tokens.
+decided by position in the row: inside an episode that equals distance in tokens. Episodes that go on from a shared prefix
+(`Prefix`) see it as well, and there distance is that of the tokens' own positions.
 """
 
 from __future__ import annotations
@@ -31,6 +32,14 @@ class Prompt(NamedTuple):
     length: Int[Array, " P"]
 
 
+class Prefix(NamedTuple):
+    """Packed episodes that go on from one earlier in their row: of each token the id of that episode (its own where there is none)
+    and its position, counted from the start of the prefix."""
+
+    episode: Int[Array, "B T"]
+    positions: Int[Array, "B T"]
+
+
 def attention(
     q: Float[Array, "B T H h"],
     k: Float[Array, "B T K h"],
@@ -40,39 +49,47 @@ def attention(
     window: tuple[int, Int[Array, ""]] | None,
     scale: float,
     implementation: str,
+    prefix: Prefix | None = None,
 ) -> Float[Array, "B T H h"]:
     """Causal self-attention within episodes; softmax in float32.
 
     Args:
         episode: id of the episode of each token, 0 = padding; None = the row is one episode.
+        prefix: episodes whose prefix, an episode before them in the row, they see too; needs `episode`.
         window: (size, sliding): where `sliding` (a scanned fact of the layer) is 1, a query sees itself and size - 1 keys
             before it; None = no layer slides.
         implementation: `xla` (dense scores), `blockwise` (portable, memory linear in T), `cudnn` (GPU, bfloat16), `splash` (TPU);
-            `auto`: splash where it can run, else xla for rows of up to 2,048 tokens and blockwise for longer ones.
+            `auto`: splash where it can run and no prefix is shared, else xla for rows of up to 2,048 tokens and blockwise for
+            longer ones.
 
     Raises:
         ValueError: the implementation cannot run here; the message names what it needs.
     """
     if implementation == "auto":
-        implementation = _choice(q.shape[1], q.shape[3])
+        implementation = _choice(q.shape[1], q.shape[3], prefix is not None)
     if implementation == "splash":
+        if prefix is not None:
+            raise ValueError(
+                "attention='splash' keeps episodes apart and knows no shared prefix: use model.attention='xla' or 'blockwise', "
+                "or train.share_prompts=False"
+            )
         return _splash(q, k, v, episode, window, scale)
     reach = None if window is None else jnp.where(window[1], window[0], q.shape[1] + 1)
     if implementation == "blockwise":
-        return _blockwise(q, k, v, episode, reach, scale)
+        return _blockwise(q, k, v, episode, reach, scale, prefix)
     if implementation == "cudnn" and (_platform() != "gpu" or q.dtype != jnp.bfloat16):
         raise ValueError(
             f"attention='cudnn' needs an NVIDIA GPU and dtype bfloat16; here: {_platform()}, {q.dtype}. "
             "Use model.attention='xla' or 'blockwise'."
         )
-    mask = _mask(q.shape[1], episode, reach)
+    mask = _mask(q.shape[1], episode, reach, prefix)
     kernel: Any = implementation
     return jax.nn.dot_product_attention(q, k, v, mask=mask, is_causal=mask is None, scale=scale, implementation=kernel)
 
 
-def _choice(length: int, size: int) -> str:
-    """The implementation for rows of `length` tokens and heads of `size` where the program will run."""
-    if _platform() == "tpu" and length % 128 == 0 and size % 64 == 0:
+def _choice(length: int, size: int, shared: bool) -> str:
+    """The implementation for rows of `length` tokens and heads of `size`, prefixes shared or not, where the program will run."""
+    if not shared and _platform() == "tpu" and length % 128 == 0 and size % 64 == 0:
         return "splash"
     return "xla" if length <= DENSE else "blockwise"
 
@@ -83,31 +100,40 @@ def _platform() -> str:
     return jax.default_backend() if device is None else device.platform
 
 
-def _mask(length: int, episode: Array | None, reach: Array | None) -> Array | None:
+def _mask(length: int, episode: Array | None, reach: Array | None, prefix: Prefix | None) -> Array | None:
     """[B or 1, 1, T, T], or None where plain causality says it all."""
     if episode is None and reach is None:
         return None
     t = jnp.arange(length)
-    seen = t[None, :] <= t[:, None]
+    seen = (t[None, :] <= t[:, None])[None, None]
     if reach is not None:
-        seen &= t[:, None] - t[None, :] < reach
-    seen = seen[None, None]
+        at = t[None] if prefix is None else prefix.positions
+        seen &= (at[:, :, None] - at[:, None, :] < reach)[:, None]
     if episode is not None:
-        seen = seen & (episode[:, None, :, None] == episode[:, None, None, :])
+        seen = seen & _together(episode, episode, None if prefix is None else prefix.episode)[:, None]
     return seen
 
 
-def _blockwise(q: Array, k: Array, v: Array, episode: Array | None, reach: Array | None, scale: float) -> Array:
+def _together(query: Array, key: Array, prefix: Array | None) -> Array:
+    """[B, Q, K]: keys of the query's episode or of its prefix, from the ids [B, Q] and [B, K]."""
+    same = query[:, :, None] == key[:, None, :]
+    return same if prefix is None else same | (prefix[:, :, None] == key[:, None, :])
+
+
+def _blockwise(
+    q: Array, k: Array, v: Array, episode: Array | None, reach: Array | None, scale: float, prefix: Prefix | None = None
+) -> Array:
     """Online softmax over key blocks for one block of queries at a time (Rabe & Staats 2021; Dao et al. 2022).
 
     Blocks are recomputed in the backward pass, so memory grows with T, not T squared. Key blocks that no query can see
-    (later ones, and those before the window) are skipped.
+    (later ones, and those before the window where no prefix is shared) are skipped.
     """
     rows, length, heads, size = q.shape
     block = min(BLOCK, length)
     count = -(-length // block)
     if episode is None:
         episode = jnp.ones((rows, length), jnp.int32)
+    positions = jnp.arange(length)[None] if prefix is None else prefix.positions
     groups = heads // k.shape[2]
 
     def blocks(x):  # [B, T, ...] -> [count, B, block, ...]; added tokens come last, where causality hides them
@@ -115,18 +141,18 @@ def _blockwise(q: Array, k: Array, v: Array, episode: Array | None, reach: Array
         return jnp.moveaxis(x.reshape(rows, count, block, *x.shape[2:]), 1, 0)
 
     q = blocks(q.reshape(rows, length, k.shape[2], groups, size))
-    k, v, episode = blocks(k), blocks(v), blocks(episode)
+    k, v, episode, positions = blocks(k), blocks(v), blocks(episode), blocks(positions)
+    shared = None if prefix is None else blocks(prefix.episode)
     offset = jnp.arange(block)
 
     def visit(carry, query, key):
-        q_i, e_i, i = query
-        k_j, v_j, e_j, j = key
+        q_i, e_i, p_i, shared_i, i = query
+        k_j, v_j, e_j, p_j, j = key
         top, total, out = carry
-        distance = (i - j) * block + offset[:, None] - offset[None, :]
-        seen = distance >= 0
+        seen = ((i - j) * block + offset[:, None] - offset[None, :] >= 0)[None]
         if reach is not None:
-            seen &= distance < reach
-        seen = seen[None] & (e_i[:, :, None] == e_j[:, None, :])
+            seen &= p_i[:, :, None] - p_j[:, None, :] < reach
+        seen = seen & _together(e_i, e_j, shared_i)
         scores = jnp.einsum("btkgh,bskh->bkgts", q_i, k_j, preferred_element_type=jnp.float32) * scale
         scores = jnp.where(seen[:, None, None], scores, NEGATIVE)
         new_top = jnp.maximum(top, scores.max(-1))
@@ -138,22 +164,22 @@ def _blockwise(q: Array, k: Array, v: Array, episode: Array | None, reach: Array
 
     @jax.checkpoint
     def query_block(query):
-        i = query[2]
+        i = query[-1]
 
         @jax.checkpoint
         def step(carry, key):
-            j = key[3]
+            j = key[-1]
             needed = j <= i
-            if reach is not None:
+            if reach is not None and prefix is None:
                 needed &= (i - j) * block - (block - 1) < reach
             return lax.cond(needed, functools.partial(visit, query=query, key=key), lambda c: c, carry), None
 
         shape = (rows, k.shape[3], groups, block)
         start = (jnp.full(shape, NEGATIVE), jnp.zeros(shape), jnp.zeros((*shape, size)))
-        (_, total, out), _ = lax.scan(step, start, (k, v, episode, jnp.arange(count)))
+        (_, total, out), _ = lax.scan(step, start, (k, v, episode, positions, jnp.arange(count)))
         return (out / total[..., None]).astype(q.dtype)
 
-    out = lax.map(query_block, (q, episode, jnp.arange(count)))  # [count, B, K, G, block, h]
+    out = lax.map(query_block, (q, episode, positions, shared, jnp.arange(count)))  # [count, B, K, G, block, h]
     out = out.transpose(1, 0, 4, 2, 3, 5).reshape(rows, count * block, heads, size)
     return out[:, :length]
 

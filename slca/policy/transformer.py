@@ -176,11 +176,11 @@ class Block(nn.Module):
     fused: bool = False  # q, k, v in one matrix, gate and up in another: `split_layers(..., fused=True)`
 
     @nn.compact
-    def __call__(self, x, sliding, tables, positions, episode=None, layer_cache=None, slots=None, prompt=None):
+    def __call__(self, x, sliding, tables, positions, episode=None, prefix=None, layer_cache=None, slots=None, prompt=None):
         """Returns (x, (k, v) of the row or None), or (x, updated cache layer) when `layer_cache` is given.
 
         x [B, T, D]; sliding: 1 if this layer is (see `sliding_layers`); tables [R, 2, B, T, h/2]; positions, episode, slots [B, T];
-        prompt: `attention.Prompt` before the cache layer, or None.
+        prefix: the episode each token's own goes on from [B, T], or None; prompt: `attention.Prompt` before the cache layer, or None.
         """
         c, dtype = self.config, jnp.dtype(self.config.dtype)
         shapes = fused_shapes(c) if self.fused else block_shapes(c)
@@ -204,7 +204,10 @@ class Block(nn.Module):
         if layer_cache is None:
             kept = (k, v) if self.keep_kv else None
             window = (c.sliding_window, sliding) if c.sliding_window else None
-            y = attention.attention(q, k, v, episode=episode, window=window, scale=c.scale, implementation=c.attention)
+            shared = None if prefix is None else attention.Prefix(prefix, positions)
+            y = attention.attention(
+                q, k, v, episode=episode, window=window, scale=c.scale, implementation=c.attention, prefix=shared
+            )
         else:
             kept = cache.write(layer_cache, k, v, slots)
             reach = c.sliding_window if sliding else None
@@ -242,14 +245,16 @@ class Transformer(nn.Module):
         tokens: Int[Array, "B T"],
         positions: Int[Array, "B T"],
         episode: Int[Array, "B T"] | None = None,
+        prefix: Int[Array, "B T"] | None = None,
         *,
         keep_kv: bool = False,
     ) -> Any:
         """Hidden states [B, T, D] after the final norm; with `keep_kv` also (keys, values), each [L, B, T, K, h].
 
         Args:
-            positions: restart at 0 in each episode.
+            positions: restart at 0 in each episode, or go on from those of its prefix.
             episode: 0 = padding, else the id of the episode a token belongs to; None = every row is one episode.
+            prefix: id of an episode earlier in the row that a token sees as well; its own where there is none. None = none anywhere.
         """
         c = self.config
         shapes = param_shapes(c)
@@ -263,10 +268,11 @@ class Transformer(nn.Module):
             _remat(c.remat),
             variable_axes={"params": 0},
             split_rngs={"params": True},
-            in_axes=(0, nn.broadcast, nn.broadcast, nn.broadcast),
+            in_axes=(0, *[nn.broadcast] * 4),
             length=c.layers,
         )
-        x, kv = stack(c, keep_kv, name="blocks")(x, sliding_layers(c), rope_tables(c, positions), positions, episode)
+        shared = rope_tables(c, positions), positions, episode, prefix
+        x, kv = stack(c, keep_kv, name="blocks")(x, sliding_layers(c), *shared)
         x = rms_norm(x, scale, c)
         return (x, kv) if keep_kv else x
 
@@ -334,6 +340,6 @@ def forward_cached(
     shared = [None] * config.layers if prompts is None else [attention.Prompt(*kv, prompts.length) for kv in prompts.cache]
     for layer, sliding, old, prompt in zip(layers, sliding_layers(config), kv_cache, shared, strict=True):
         new: Any
-        x, new = block.apply({"params": layer}, x, sliding, tables, positions, None, old, slots, prompt)
+        x, new = block.apply({"params": layer}, x, sliding, tables, positions, None, None, old, slots, prompt)
         new_cache.append(new)
     return rms_norm(x, params["final_norm"], config), new_cache

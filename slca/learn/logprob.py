@@ -26,8 +26,8 @@ def token_logprob(
 
     The distribution is softmax(logits / temperature) over the full vocabulary, as the sampler's (contract 10; dividing
     log-probs by the temperature instead is wrong: prime-rl#697). Matrix products take the dtype of `hidden` and
-    accumulate in f32; everything after them is f32. The backward pass recomputes each chunk's logits, so the largest
-    array is [B, chunk, V] (TRL#2773, tunix:592666c5).
+    accumulate in f32; everything after them is f32. Where there are several chunks, the backward pass recomputes the logits of
+    each, so the largest array is [B, chunk, V] (TRL#2773, tunix:592666c5).
     """
     B, T, D = hidden.shape
     if T < 2:
@@ -39,7 +39,6 @@ def token_logprob(
     targets = jnp.pad(tokens[:, 1:], ((0, 0), (0, missing))).reshape(B, count, size).swapaxes(0, 1)
     matrix = unembed.astype(jnp.float32)  # so that its gradient adds up over the chunks in f32
 
-    @jax.checkpoint
     def score(matrix: Array, states: Array, targets: Array) -> tuple[Array, Array]:
         logits = (
             jnp.einsum("bcd,dv->bcv", states, matrix.astype(states.dtype), preferred_element_type=jnp.float32) / temperature
@@ -49,8 +48,10 @@ def token_logprob(
         shifted = logits - total[..., None]
         return chosen - total, -jnp.sum(jnp.exp(shifted) * shifted, axis=-1)
 
+    scored = jax.checkpoint(score) if count > 1 else score  # a single chunk is small enough to be kept
+
     def step(_: None, part: tuple[Array, Array]) -> tuple[None, tuple[Array, Array]]:
-        return None, score(matrix, *part)
+        return None, scored(matrix, *part)
 
     _, (logprob, entropy) = lax.scan(step, None, (states, targets))
 

@@ -163,6 +163,23 @@ def rope(x: Float[Array, "B T H h"], table: Float[Array, "2 B T h/2"]) -> Float[
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
 
 
+@jax.custom_vjp
+def widening(x: Float[Array, "B T D"], w: Float[Array, "D F"]) -> Float[Array, "B T F"]:
+    """x @ w for an F well above D. JAX makes the gradient of `w` as [F, D] and turns it, for which the CPU first turns the whole
+    [B T, F] gradient of the product, elementwise work fused into it; here it turns the narrow `x`."""
+    return x @ w
+
+
+def _widening_gradients(
+    inputs: tuple[Float[Array, "B T D"], Float[Array, "D F"]], g: Float[Array, "B T F"]
+) -> tuple[Float[Array, "B T D"], Float[Array, "D F"]]:
+    x, w = inputs
+    return jnp.einsum("btf,df->btd", g, w), jnp.einsum("btd,btf->df", x, g)
+
+
+widening.defvjp(lambda x, w: (x @ w, (x, w)), _widening_gradients)
+
+
 def sliding_layers(config: ModelConfig) -> np.ndarray:
     """[L] int32: 1 where a layer sees only `sliding_window` keys (and turns by row 1 of the RoPE tables), else 0."""
     return np.array([not wide for wide in config.global_layers] or [False] * config.layers, np.int32)
@@ -220,7 +237,7 @@ class Block(nn.Module):
         if self.fused:
             gate, up = jnp.split(h @ w["gate_up"], 2, -1)
         else:
-            gate, up = (placed(lora.adapted(h @ w[n], h, w, n, c.lora), _INNER) for n in ("gate", "up"))
+            gate, up = (placed(lora.adapted(widening(h, w[n]), h, w, n, c.lora), _INNER) for n in ("gate", "up"))
         gate = jax.nn.gelu(gate, approximate=True) if c.gemma else jax.nn.silu(gate)
         y = gate * up
         y = placed(lora.adapted(y @ w["down"], y, w, "down", c.lora), _ACTIVATION)

@@ -39,7 +39,7 @@ class SingleTurn:
         cache: str = "float32", decode_steps: int = 32,
     ):  # fmt: skip
         self.model, self.prompts, self.group, self.length, self.new = model, prompts, group, length, new
-        self.config = learner_config(model, length + new, rate, micro_rows)
+        self.config = learner_config(model, length + new, rate, micro_rows, answer=new)
         self.optimizer = make_optimizer(self.config, model)
         self.update = make_update(*policy_forward(model), self.optimizer, self.config)
         self.credit = algorithm("grpo").credit
@@ -99,10 +99,13 @@ class SingleTurn:
         return jax.block_until_ready(state)
 
 
-def learner_config(model: ModelConfig, row: int, rate: float, micro_rows: int) -> Any:
-    """The default config as the update reads it, for rows of `row` tokens."""
+def learner_config(model: ModelConfig, row: int, rate: float, micro_rows: int, answer: int = 0) -> Any:
+    """The default config as the update reads it, for rows of `row` tokens. answer: tokens behind the prompt; with them, rows that hold
+    one more rollout share the prompt."""
     config = default.get_config("grpo")
     config.optim.lr, config.train.micro_rows, config.train.row_lengths = rate, micro_rows, (row,)
+    if answer:
+        config.train.update(share_prompts=True, row_lengths=(row, row + answer + 1))
     if model.lora:
         config.model.lora.rank = model.lora.rank
     return config

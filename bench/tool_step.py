@@ -94,7 +94,7 @@ class ToolStep:
 
     def __init__(self, model: ModelConfig, shape: Shape, *, rate: float = 1e-3, micro_rows: int = 8):
         self.model, self.shape = model, shape
-        self.config = learner_config(model, shape.row, rate, micro_rows)
+        self.config = learner_config(model, shape.row, rate, micro_rows, answer=shape.response)
         self.config.rollout.update(
             group=shape.group, max_turns=shape.turns, max_calls=10**6, max_repeats=10**6, max_turn_tokens=shape.new,
             max_prompt_tokens=shape.length, max_response_tokens=shape.response,

@@ -33,7 +33,7 @@ def get_config(arg: str = "slca"):
 
     c.optim.lr, c.optim.warmup, c.optim.b2, c.optim.weight_decay = 2e-4, 0.034, 0.98, 0.0
     c.train.steps = 150
-    c.train.micro_rows, c.train.row_lengths = 1, (384, 512)
+    c.train.micro_rows, c.train.row_lengths, c.train.share_prompts = 1, (384, 512), True
     c.eval.tasks = 192
     c.checkpoint.every, c.checkpoint.sft_every = 25, 350
     c.report.episodes_every = 25

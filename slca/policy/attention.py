@@ -16,12 +16,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from slca.policy import dense
+from slca.policy.dense import NEGATIVE
+
 BLOCK = 512  # tokens of a query or key block of the blockwise form
 # Tokens of a block of the splash kernel: the largest that divides the row; with blocks of 128 it waits for memory.
 SPLASH_TILES = (512, 256, 128)
 DENSE = 2048  # tokens of a row up to which `auto` holds all scores at once
 CACHED_BLOCK = 256  # queries of a piece that meet the cache together
-NEGATIVE = -1e30  # finite: a row without any key stays finite in value and gradient
 
 
 class Prompt(NamedTuple):
@@ -83,11 +85,13 @@ def attention(
             "Use model.attention='xla' or 'blockwise'."
         )
     mask = _mask(q.shape[1], episode, reach, prefix)
+    if implementation == "xla":
+        return dense.attend(q, k, v, jnp.tri(q.shape[1], dtype=bool)[None, None] if mask is None else mask, scale)
     kernel: Any = implementation
     return jax.nn.dot_product_attention(q, k, v, mask=mask, is_causal=mask is None, scale=scale, implementation=kernel)
 
 
-def _choice(length: int, size: int, shared: bool) -> str:
+def _choice(length: int, size: int, shared: bool = False) -> str:
     """The implementation for rows of `length` tokens and heads of `size`, prefixes shared or not, where the program will run."""
     if not shared and _platform() == "tpu" and length % 128 == 0 and size % 64 == 0:
         return "splash"
@@ -133,7 +137,7 @@ def _blockwise(
     count = -(-length // block)
     if episode is None:
         episode = jnp.ones((rows, length), jnp.int32)
-    positions = jnp.arange(length)[None] if prefix is None else prefix.positions
+    positions = jnp.broadcast_to(jnp.arange(length), (rows, length)) if prefix is None else prefix.positions
     groups = heads // k.shape[2]
 
     def blocks(x):  # [B, T, ...] -> [count, B, block, ...]; added tokens come last, where causality hides them

@@ -30,8 +30,8 @@ def by_hand(model, length, tokens):
     scores = 2 * H * h * length
     forward, again = block + 2 * scores, block - 2 * F * D + 2 * scores  # the last product is not needed again
     backward = 2 * block + 4 * scores
-    head = 2 * D * model.vocab  # forward, again, and two backward
-    return tokens * (model.layers * (forward + again + backward) + 4 * head)
+    head = 2 * D * model.vocab  # forward and two backward: a row's logits are one chunk, which is kept
+    return tokens * (model.layers * (forward + again + backward) + 3 * head)
 
 
 def test_every_program_compiles_and_its_numbers_are_the_runs(tiny):

@@ -3,6 +3,7 @@
     python -m bench.update matmuls      # seconds of an update beside the summed seconds of its own matrix products, 2 M and 30 M
     python -m bench.update packing      # packed beside padded rows on mixed lengths
     python -m bench.update padding      # the tiny config's rows: padding share and seconds for several micro-batches and lengths
+    python -m bench.update prompts      # a group's prompt once a row (train.share_prompts) beside once a rollout
     python -m bench.update overhead     # Python's milliseconds a step
     python -m bench.update identity [MESH ...]   # the gradient over micro-batches, packing and meshes of 8 CPU devices (minutes)
 
@@ -11,6 +12,8 @@ What is compared is run in turns in one process. Medians (least to most).
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import os
 import statistics
 import sys
@@ -161,6 +164,37 @@ def padding(rounds: int = 3) -> None:
         print(f"| {key} | {100 * sum(p for p, _ in shares) / sum(t for _, t in shares):.1f} % | {shown(took[key])} |")
 
 
+def prompts(rounds: int = 5) -> None:
+    """Every group's rollouts begin with one prompt; answers are of geometric length around their mean. The prediction is the tokens."""
+    print(
+        "| prompt, mean answer, group | row | tokens: whole, shared | by tokens | s: whole | s: shared | measured |\n|---|---|---|---|---|---|---|"
+    )
+    for prompt, answer, group, row in ((64, 64, 4, 512), (128, 240, 4, 512), (91, 72, 8, 512), (400, 100, 16, 1024)):
+        rng, count = np.random.default_rng(0), 8 * group
+        lengths = prompt + np.clip(rng.geometric(1 / answer, count), 1, row - prompt)
+        rows = episodes(lengths.tolist(), 1024, group)
+        for n, e in enumerate(rows):
+            writer = np.where(np.arange(len(e.tokens)) < prompt, PROMPT, POLICY).astype(np.int8)
+            tokens = np.concatenate([rows[n - n % group].tokens[:prompt], e.tokens[prompt:]])
+            turn = np.where(writer == POLICY, 0, -1).astype(np.int16)
+            rows[n] = dataclasses.replace(e, tokens=tokens, writer=writer, turn=turn)
+        credit = np.random.default_rng(1).normal(size=(count, 1))
+        learners, batches, contenders = {}, {}, {}
+        for name, share in (("whole", False), ("shared", True)):
+            config = default.get_config()
+            config.train.update(micro_rows=2048 // row, row_lengths=(row,), share_prompts=share)
+            learners[name] = Learner(config, SIZES["2 M"])
+            (batches[name],) = pack(rows, credit, config=config)
+            contenders[name] = functools.partial(learners[name].step, batches[name])
+        took = in_turns(contenders, rounds)
+        size = {name: int((batch.episode > 0).sum()) for name, batch in batches.items()}
+        ratios = [a / b for a, b in zip(took["whole"], took["shared"], strict=True)]
+        print(
+            f"| {prompt}, {answer}, {group} | {row} | {size['whole']:,}, {size['shared']:,} | {size['whole'] / size['shared']:.2f}x "
+            f"| {shown(took['whole'])} | {shown(took['shared'])} | {shown(ratios, 1, 2)} |", flush=True,
+        )  # fmt: skip
+
+
 def overhead(rounds: int = 300) -> None:
     config = default.get_config()
     config.train.update(micro_rows=1, row_lengths=(16,))
@@ -207,7 +241,7 @@ def identity(*only: str) -> None:
 
 
 if __name__ == "__main__":
-    commands: dict[str, Callable[..., None]] = {f.__name__: f for f in (matmuls, packing, padding, overhead, identity)}
+    commands: dict[str, Callable[..., None]] = {f.__name__: f for f in (matmuls, packing, padding, prompts, overhead, identity)}
     what, only = [*sys.argv, ""][1], sys.argv[2:]
     if what not in commands or (only and what != "identity"):
         print(__doc__)

@@ -79,7 +79,7 @@ def ours(c: dict[str, int], new: int, clock: Clock, what: str, floor: bool = Fal
     from slca.policy.config import ModelConfig
 
     model = ModelConfig("qwen3", **c, max_length=512, rope_theta=1e4)  # type: ignore[arg-type]
-    own = SingleTurn(model, prompts=PROMPTS, group=GROUP, length=LENGTH, new=new, rate=RATE, micro_rows=16)
+    own = SingleTurn(model, prompts=PROMPTS, group=GROUP, length=LENGTH, new=new, rate=RATE, micro_rows=8)
     state = own.init()
     if floor:
         (batch,), _ = own.pack(*own.sample(state.params, 0))

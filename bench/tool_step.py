@@ -92,9 +92,9 @@ class Simulator:
 class ToolStep:
     """step(state, number) -> (state, seconds by phase, mean reward)."""
 
-    def __init__(self, model: ModelConfig, shape: Shape, *, rate: float = 1e-3, micro_rows: int = 8):
+    def __init__(self, model: ModelConfig, shape: Shape, *, rate: float = 1e-3, micro_rows: int = 2):
         self.model, self.shape = model, shape
-        self.config = learner_config(model, shape.row, rate, micro_rows, answer=shape.response)
+        self.config = learner_config(model, shape.row, rate, micro_rows)
         self.config.rollout.update(
             group=shape.group, max_turns=shape.turns, max_calls=10**6, max_repeats=10**6, max_turn_tokens=shape.new,
             max_prompt_tokens=shape.length, max_response_tokens=shape.response,

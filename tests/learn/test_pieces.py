@@ -112,6 +112,12 @@ def gradient(config, toy, given, mesh=None):
     return jax.device_get(compute(toy.params(), batch if made is None else put_batch(batch, made)))
 
 
+@pytest.fixture(scope="module")
+def whole():
+    """family -> gradient and metrics without sharing, made once."""
+    return {}
+
+
 @pytest.mark.parametrize(
     ("family", "implementation", "mesh"),
     [
@@ -122,26 +128,31 @@ def gradient(config, toy, given, mesh=None):
         ("qwen3", "auto", (2, 2, 2)),
     ],
 )
-def test_gradients_and_metrics_are_those_of_whole_rollouts(config, episodes, credit, family, implementation, mesh, monkeypatch):
+def test_gradients_and_metrics_are_those_of_whole_rollouts(
+    config, episodes, credit, whole, family, implementation, mesh, monkeypatch
+):
     monkeypatch.setattr("slca.policy.attention.BLOCK", 16)
     sliding = dict(sliding_window=5, global_layers=(False, True), local_rope_theta=100.0) if family == "gemma3_text" else {}
     toy = Toy(family=family, attention=implementation, **sliding)
-    found = {}
-    for shares in (False, True):
-        config.train.update(share_prompts=shares, micro_rows=1)
-        found[shares] = gradient(config, toy, (episodes, credit), mesh if shares else None)
+    config.train.update(micro_rows=1)
+    if family not in whole:  # rollouts in rows of their own pieces, dense attention, one device
+        whole[family] = gradient(config, Toy(family=family, attention="xla", **sliding), (episodes, credit))
+    config.train.update(share_prompts=True)
+    found = {True: gradient(config, toy, (episodes, credit), mesh), False: whole[family]}
     for own, other in zip(jax.tree.leaves(found[True][0]), jax.tree.leaves(found[False][0]), strict=True):
         assert np.abs(own - other).max() < 1e-5 * np.abs(other).max()
-    losses = [metrics.pop("loss")[0] for _, metrics in found.values()]  # its weight counts micro-batches
-    assert abs(losses[0] - losses[1]) < 1e-6
+    assert abs(found[True][1]["loss"][0] - found[False][1]["loss"][0]) < 1e-6
     for name, (value, weight) in found[False][1].items():
+        if name == "loss":
+            continue  # its weight counts micro-batches
         np.testing.assert_allclose(found[True][1][name], (value, weight), rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def test_logprobs_are_those_of_one_plain_forward(config, episodes, credit, toy):
     """Contract 10 in float64: of every sampled token, over the whole rollout alone in its row."""
     config.train.update(share_prompts=True, row_lengths=(80,))
-    (batch,) = pack(episodes, credit, None, config)
+    episodes = episodes[:4]
+    (batch,) = pack(episodes, credit[:4], None, config)
     got = np.asarray(make_logprob(*policy_forward(toy.config), config)(toy.params(), batch))[batch.loss_weight > 0]
     expected = np.concatenate([toy.reference_logprob(toy.params(), e.tokens)[e.writer == POLICY] for e in episodes if e.scored])
     np.testing.assert_allclose(np.sort(got), np.sort(expected), atol=2e-5)

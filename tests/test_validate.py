@@ -141,6 +141,12 @@ def test_batch_that_does_not_divide():
     assert "rollout.prompts=16" in message and "train.mini_batches=3" in message
 
 
+def test_shared_prompts_need_packed_rows_and_an_attention_that_knows_them():
+    assert "train.share_prompts=True" in (message := refused(train__share_prompts=True, train__pack=False))
+    assert "set train.pack=True" in message
+    assert "model.attention='splash'" in refused(train__share_prompts=True, model__attention="splash")
+
+
 def test_lengths_beyond_the_model():
     assert "model.max_length=512" in refused(model__max_length=512)
 

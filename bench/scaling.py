@@ -70,7 +70,7 @@ AXES = {
         },
     ),
     "turns": Axis(
-        "turns", (1, 2, 4, 8), lambda n: (model(), BASE._replace(turns=n)),
+        "turns", (2, 4, 8, 16), lambda n: (model(), BASE._replace(turns=n)),
         {
             "seconds": ("about 1", "each turn adds as many tokens; a cache that is kept makes the work linear, prefilling again would make it quadratic"),
             "rollout": ("about 1", "a turn decodes its own tokens and appends one result, nothing of earlier turns is computed again"),

@@ -12,7 +12,6 @@ What is compared is run in turns in one process. Medians (least to most).
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import statistics
@@ -44,15 +43,18 @@ SIZES: dict[str, dict[str, int]] = {
 }
 
 
-def episodes(lengths: list[int], vocab: int, group: int = 8) -> list[Episode]:
-    """Made-up episodes of these lengths, the last third of each sampled."""
+def episodes(lengths: list[int], vocab: int, group: int = 8, prompt: int = 0) -> list[Episode]:
+    """Made-up episodes of these lengths, the last third of each sampled; with `prompt` all behind so many tokens, the same in a group."""
     rng, out = np.random.default_rng(0), []
     for n, length in enumerate(lengths):
-        writer = np.where(np.arange(length) < length - length // 3, PROMPT, POLICY).astype(np.int8)
+        writer = np.where(np.arange(length) < (prompt or length - length // 3), PROMPT, POLICY).astype(np.int8)
+        tokens = rng.integers(1, vocab, length).astype(np.int32)
+        if prompt and n % group:
+            tokens[:prompt] = out[-1].tokens[:prompt]
         out.append(
             Episode(
                 task=Task(f"{n // group}", [], [], []), group=n // group, sample=n % group,
-                tokens=rng.integers(1, vocab, length).astype(np.int32), writer=writer,
+                tokens=tokens, writer=writer,
                 turn=np.where(writer == POLICY, 0, -1).astype(np.int16), logprob=np.full(length, -1.0, np.float32),
                 turns=[Parsed()], end="answered",
             )
@@ -71,8 +73,8 @@ class Learner:
         self.update = make_update(hidden, unembed, self.tx, config)
         self.state = init_state(transformer.init(self.model, jax.random.key(0)), self.tx, jax.random.key(0))
 
-    def pack(self, lengths: list[int]) -> Any:
-        rows = episodes(lengths, self.model.vocab)
+    def pack(self, lengths: list[int], **how: int) -> Any:
+        rows = episodes(lengths, self.model.vocab, **how)
         credit = np.random.default_rng(1).normal(size=(len(rows), 1))
         (batch,) = pack(rows, credit, config=self.config)
         return batch
@@ -172,19 +174,12 @@ def prompts(rounds: int = 5) -> None:
     for prompt, answer, group, row in ((64, 64, 4, 512), (128, 240, 4, 512), (91, 72, 8, 512), (400, 100, 16, 1024)):
         rng, count = np.random.default_rng(0), 8 * group
         lengths = prompt + np.clip(rng.geometric(1 / answer, count), 1, row - prompt)
-        rows = episodes(lengths.tolist(), 1024, group)
-        for n, e in enumerate(rows):
-            writer = np.where(np.arange(len(e.tokens)) < prompt, PROMPT, POLICY).astype(np.int8)
-            tokens = np.concatenate([rows[n - n % group].tokens[:prompt], e.tokens[prompt:]])
-            turn = np.where(writer == POLICY, 0, -1).astype(np.int16)
-            rows[n] = dataclasses.replace(e, tokens=tokens, writer=writer, turn=turn)
-        credit = np.random.default_rng(1).normal(size=(count, 1))
         learners, batches, contenders = {}, {}, {}
         for name, share in (("whole", False), ("shared", True)):
             config = default.get_config()
             config.train.update(micro_rows=2048 // row, row_lengths=(row,), share_prompts=share)
             learners[name] = Learner(config, SIZES["2 M"])
-            (batches[name],) = pack(rows, credit, config=config)
+            batches[name] = learners[name].pack(lengths.tolist(), group=group, prompt=prompt)
             contenders[name] = functools.partial(learners[name].step, batches[name])
         took = in_turns(contenders, rounds)
         size = {name: int((batch.episode > 0).sum()) for name, batch in batches.items()}

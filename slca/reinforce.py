@@ -18,6 +18,7 @@ from slca.credit.record import Algorithm
 from slca.drift import drift_metrics, drift_shapes, make_drift, scored
 from slca.evals.indomain import summarize
 from slca.learn.batch import pack, padding_share
+from slca.learn.pieces import shares_prompts
 from slca.learn.probe import make_gradients, make_logprob
 from slca.learn.shapes import batch_shapes, empty, widened
 from slca.learn.sharding import put_batch, row_shards, shardings
@@ -78,7 +79,7 @@ def make_step(
     probe, drift = make_probe(config, own, params_at), make_drift(config, own, score)
     learn = make_learn(config, parts, optimizer, placement, reference)
     size, groups = shards // processes.count(), record.whole_groups
-    shared = config.train.share_prompts and not groups
+    shared = shares_prompts(config.train, groups)
     unit, shapes, compiled = config.train.micro_rows * size, update_shapes(config, parts), False
 
     def compile_all(state: TrainState) -> TrainState:

@@ -17,7 +17,8 @@ from jax.sharding import Mesh
 from slca.assemble import make_sampler
 from slca.learn.forward import policy_forward
 from slca.learn.optim import optimizer, schedule
-from slca.learn.shapes import batch_shapes
+from slca.learn.pieces import shares_prompts
+from slca.learn.shapes import batch_shapes, empty
 from slca.learn.sharding import by_rows, row_shards, shardings, state_shardings
 from slca.learn.terms import make_terms
 from slca.learn.update import init_state, make_update
@@ -26,7 +27,7 @@ from slca.policy.config import ModelConfig
 from slca.rollout.placement import placements
 from slca.rollout.programs import Weights
 from slca.rollout.sampler import MAX_STOP_IDS, Sampler
-from slca.types import Batch, TrainState
+from slca.types import TrainState
 
 
 class Program(NamedTuple):
@@ -94,19 +95,13 @@ def update(s: Shapes) -> Program:
     function = make_update(hidden, unembed, s.optimizer, c, mesh=s.mesh, placement=places, terms=terms)
     unit = c.train.micro_rows * row_shards(s.mesh)
     length = max(c.train.row_lengths)
-    rows = batch_shapes(c, c.rollout.prompts // c.train.mini_batches, row_shards(s.mesh), groups=_record(c).whole_groups)[
-        length
-    ]
-    whole = {"tokens", "positions", "episode", "segment", "kind", "prefix"}
-    left_out = {"group"} if c.train.share_prompts and not _record(c).whole_groups else {"group", "prefix"}
-    fields: dict[str, Any] = {
-        name: jax.ShapeDtypeStruct((rows, length), jnp.int32 if name in whole else jnp.float32, sharding=rows_at)
-        for name in Batch._fields
-        if name not in left_out
-    }
+    groups = _record(c).whole_groups
+    rows = batch_shapes(c, c.rollout.prompts // c.train.mini_batches, row_shards(s.mesh), groups=groups)[length]
+    example = empty(1, length, groups, shares_prompts(c.train, groups))
+    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, length), x.dtype, sharding=rows_at), example)
     beside = bytes_a_chip(s.state.params) if s.reference else 0.0
     size = f"{rows} rows x {length:,} tokens, {rows // unit} micro-batches"
-    return Program("update", size, function, (s.state, Batch(**fields)), beside, 1, rows // unit, rows * length, s.mesh.size)
+    return Program("update", size, function, (s.state, batch), beside, 1, rows // unit, rows * length, s.mesh.size)
 
 
 def _record(config: Any) -> Any:

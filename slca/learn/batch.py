@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from slca.credit.segments import segments
-from slca.learn.pieces import Pieces, common_prefix, shared_layout, whole
+from slca.learn.pieces import Pieces, common_prefix, shared_layout, shares_prompts, whole
 from slca.learn.rows import Layout, bucket, fill, layout, padded, ranks, shortest, whole_groups
 from slca.types import ABSENT, POLICY, Batch, Episode, Segment
 
@@ -170,10 +170,9 @@ def _mini_batch(
     kept = [(episode, t) for episode, t in zip(episodes, trained, strict=True) if t is not None]
     weights = loss_weights([t for _, t in kept], config.loss, config.rollout.max_response_tokens, gather)
     group = [episode.group for episode, _ in kept]
-    first = [int(np.argmax(t.learnable)) for _, t in kept]
     tokens = [np.asarray(episode.tokens) for episode, _ in kept]
-    sharing = config.train.share_prompts and not groups
-    prefix = common_prefix(tokens, first, group) if sharing else None
+    sharing = shares_prompts(config.train, groups)
+    prefix = common_prefix(tokens, [int(np.argmax(t.learnable)) for _, t in kept], group) if sharing else None
     place, pieces = _layout([len(t) for t in tokens], group, prefix, config.train, data_size, gather, groups)
     return _batch(
         place,

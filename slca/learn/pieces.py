@@ -30,6 +30,12 @@ class Pieces(NamedTuple):
         return [arrays[n][a:b] for n, a, b in zip(self.episode, self.start, self.stop, strict=True)]
 
 
+def shares_prompts(train: Any, groups: bool) -> bool:
+    """Whether a run's rows hold a group's prompt once. groups: each is kept inside a micro-batch (records with `whole_groups`), and shares
+    nothing."""
+    return bool(train.share_prompts and not groups)
+
+
 def whole(lengths: Sequence[int] | np.ndarray) -> Pieces:
     """Every episode one piece."""
     each = np.arange(len(lengths))

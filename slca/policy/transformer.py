@@ -288,8 +288,8 @@ class Transformer(nn.Module):
             in_axes=(0, *[nn.broadcast] * 4),
             length=c.layers,
         )
-        shared = rope_tables(c, positions), positions, episode, prefix
-        x, kv = stack(c, keep_kv, name="blocks")(x, sliding_layers(c), *shared)
+        of_all_layers = rope_tables(c, positions), positions, episode, prefix
+        x, kv = stack(c, keep_kv, name="blocks")(x, sliding_layers(c), *of_all_layers)
         x = rms_norm(x, scale, c)
         return (x, kv) if keep_kv else x
 

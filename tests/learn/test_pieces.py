@@ -12,10 +12,11 @@ from slca.learn.loss import policy_loss
 from slca.learn.pieces import common_prefix, shared_layout
 from slca.learn.probe import make_logprob
 from slca.learn.shapes import batch_shapes, empty, widened
-from slca.learn.sharding import make_mesh, put_batch, row_shards, shardings
+from slca.learn.sharding import put_batch, row_shards, shardings
 from slca.learn.update import accumulate, make_score
 from slca.types import POLICY
 from tests.learn.conftest import Toy, two_groups
+from tests.learn.test_update import meshed
 
 
 def with_one_prompt(episodes):
@@ -64,23 +65,22 @@ def test_a_row_that_runs_full_takes_the_prompt_again():
 def test_no_token_is_lost_or_doubled(config, episodes, credit):
     """Every trained token lies once in the batch, with its own labels and position, behind the prompt it was sampled from."""
     config.train.update(share_prompts=True)
-    for batch in pack(episodes, credit, None, config):
-        (whole,) = pack(episodes, credit, None, config)
-        seen = []
-        for row, t in np.argwhere(batch.loss_weight > 0):
-            own = np.flatnonzero(batch.episode[row] == batch.episode[row, t])
-            before = np.flatnonzero(
-                (batch.episode[row] == batch.prefix[row, t]) & (np.arange(80)[: len(batch.episode[row])] < own[0])
-            )
-            path = np.concatenate([before, own[own <= t]])
-            np.testing.assert_array_equal(batch.positions[row, path], np.arange(len(path)))
-            seen.append((*batch.tokens[row, path].tolist(), float(batch.advantage[row, t])))
-        kept = [n for n, e in enumerate(episodes) if e.scored]
-        expected = [
-            (*episodes[n].tokens[: t + 1].tolist(), float(np.float32(credit[n][episodes[n].turn[t]])))
-            for n in kept for t in np.flatnonzero(episodes[n].writer == POLICY)
-        ]  # fmt: skip
-        assert sorted(seen) == sorted(expected) and len(seen) == int((whole.loss_weight > 0).sum())
+    (batch,) = pack(episodes, credit, None, config)
+    config.train.update(share_prompts=False)
+    (whole,) = pack(episodes, credit, None, config)
+    seen = []
+    for row, t in np.argwhere(batch.loss_weight > 0):
+        own = np.flatnonzero(batch.episode[row] == batch.episode[row, t])
+        before = np.flatnonzero(batch.episode[row] == batch.prefix[row, t])
+        path = np.concatenate([before[before < own[0]], own[own <= t]])
+        np.testing.assert_array_equal(batch.positions[row, path], np.arange(len(path)))
+        seen.append((*batch.tokens[row, path].tolist(), float(batch.advantage[row, t])))
+    kept = [n for n, e in enumerate(episodes) if e.scored]
+    expected = [
+        (*episodes[n].tokens[: t + 1].tolist(), float(np.float32(credit[n][episodes[n].turn[t]])))
+        for n in kept for t in np.flatnonzero(episodes[n].writer == POLICY)
+    ]  # fmt: skip
+    assert sorted(seen) == sorted(expected) and len(seen) == int((whole.loss_weight > 0).sum())
 
 
 def test_it_takes_fewer_tokens(config, episodes, credit):
@@ -96,13 +96,10 @@ def test_it_takes_fewer_tokens(config, episodes, credit):
 
 def gradient(config, toy, given, mesh=None):
     """(f32 gradient, metrics) of the whole mini-batch."""
-    made = None
-    if mesh is not None:
-        config.mesh.update(dict(zip(("data", "fsdp", "tensor"), mesh, strict=True)))
-        made = make_mesh(config.mesh, jax.devices()[: int(np.prod(mesh))])
+    made, *forward = meshed(config, mesh, toy)
     (batch,) = pack(*given, None, config, data_size=row_shards(made))
     rows = config.train.micro_rows * row_shards(made)
-    score = make_score(*policy_forward(toy.config, made), config, made, 1.0)
+    score = make_score(*forward, config, made, 1.0)
     at = None if made is None else shardings(toy.params(), toy.axes, made)
 
     @jax.jit

@@ -72,7 +72,7 @@ def startup(args: argparse.Namespace, peers: dict[str, str]) -> Iterable[dict[st
 def scaling(args: argparse.Namespace, peers: dict[str, str]) -> Iterable[dict[str, Any]]:
     from bench.scaling import compare
 
-    return compare(args.axes, rounds=args.rounds)
+    return (table for axis in args.axes for table in compare([axis], rounds=args.rounds))
 
 
 COMPARISONS: dict[str, Callable[[argparse.Namespace, dict[str, str]], Iterable[dict[str, Any]]]] = {

@@ -1,6 +1,5 @@
 """Two processes over loopback: each packs its own episodes; divisors, shapes and gradients are those of one process."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import optax
 
 from slca.learn.batch import pack
 from slca.learn.update import init_state, make_update
+from tests.programs import one_device
 
 WORKER = """
 import sys
@@ -51,7 +51,7 @@ def test_two_processes_equal_one(tmp_path, config, toy, episodes, credit):  # co
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     root = str(Path(__file__).parents[2])
-    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {"PYTHONPATH": root}
+    environment = one_device() | {"PYTHONPATH": root}
     caches = [tmp_path / f"cache-{rank}" for rank in (0, 1)]
     command = [sys.executable, "-c", textwrap.dedent(WORKER)]
     workers = [

@@ -1,6 +1,7 @@
-"""Load test of the server over loopback, with a model of half a million parameters: is any answer lost, swapped or slow?
+"""Load test of the server over loopback, with a small model: is any answer lost, swapped or slow?
 
-    python -m bench.serve [--requests 2000] [--clients 64] [--slots 32] [--rounds 3]
+    python -m bench.serve [--requests 2000] [--clients 64] [--slots 32] [--rounds 3]     # half a million parameters
+    python -m bench.serve --size mid --requests 0 [--rounds 3]                           # 30 M; throughput alone
     python -m bench.serve --turns 4 [--conversations 256] [--clients 32] [--slots 32] [--rounds 3]
 
 Clients keep one connection each and send the next request when the last is answered. A tenth of the requests close the
@@ -160,7 +161,8 @@ def turns(urls: dict[str, str], options: argparse.Namespace, parts: Any) -> None
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--size", choices=("tiny", "mid"), default="tiny")
+    parser.add_argument("--requests", type=int, default=2000, help="of the load with faults; 0 leaves it out")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--slots", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)
@@ -171,18 +173,21 @@ def main() -> None:
     parser.add_argument("--host", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        return serve(options.slots, options.serve, not options.whole, [int(core) for core in options.host.split(",")])
+        return serve(
+            options.slots, options.size, options.serve, not options.whole, [int(core) for core in options.host.split(",")]
+        )
     os.sched_setaffinity(0, DEVICE)  # before JAX starts its threads; the server's process inherits it
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         kinds = ("kept", "whole") if options.turns else ("kept",)
         ports = {kind: Path(folder) / kind for kind in kinds}
         servers = {kind: stack.enter_context(started(options, port, kind)) for kind, port in ports.items()}
-        parts = model(options.slots)
+        parts = model(options.slots, options.size)
         urls = {kind: address(servers[kind], ports[kind]) for kind in kinds}
         if options.turns:
             turns(urls, options, parts)
         else:
-            faults(urls["kept"], servers["kept"].pid, options, parts)
+            if options.requests:
+                faults(urls["kept"], servers["kept"].pid, options, parts)
             speed(urls["kept"], servers["kept"].pid, options, parts)
 
 

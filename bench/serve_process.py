@@ -17,10 +17,11 @@ DEVICE = EVERY_CORE[: max(1, len(EVERY_CORE) // 2)]  # cores of the sampler
 HOST = EVERY_CORE[len(DEVICE) :] or DEVICE  # of everything else
 
 
-def model(slots: int) -> tuple[Any, Any, Any]:
-    """(sampler, parameters, template): the architecture of configs/tiny.py with random weights."""
+def model(slots: int, size: str) -> tuple[Any, Any, Any]:
+    """(sampler, parameters, template): the architecture of configs/tiny.py, or the mid one of bench.rollout, with random weights."""
     import jax
 
+    from bench.rollout import SIZES
     from configs.tiny import get_config
     from slca.chat import tokenizer
     from slca.chat.template import Template
@@ -29,12 +30,15 @@ def model(slots: int) -> tuple[Any, Any, Any]:
     from slca.rollout.sampler import Sampler
 
     template = Template(tokenizer.load("tiny"))
-    config = ModelConfig.random(get_config().model, -(-template.tokenizer.size // 64) * 64)
+    shape = get_config().model
+    if size == "mid":
+        shape.update(SIZES["mid"])
+    config = ModelConfig.random(shape, -(-template.tokenizer.size // 64) * 64)
     sampler = Sampler(config, slots=slots, cache_length=512, prompt_buckets=(128, 512), suffix_buckets=(16,), decode_steps=32)
     return sampler, transformer.init(config, jax.random.key(0)), template
 
 
-def serve(slots: int, port_file: str, reuse: bool, host: list[int]) -> None:
+def serve(slots: int, size: str, port_file: str, reuse: bool, host: list[int]) -> None:
     """The server's process: writes its port, then serves until its standard input closes. host: cores of HTTP."""
     import threading
 
@@ -45,7 +49,7 @@ def serve(slots: int, port_file: str, reuse: bool, host: list[int]) -> None:
     from slca.serve.slots import APPEND_COST, SlotEngine
 
     sys.setswitchinterval(SWITCH)
-    sampler, params, template = model(slots)
+    sampler, params, template = model(slots, size)
     engine = SlotEngine(sampler, params, template, reuse=APPEND_COST if reuse else None)
     while engine.health() == "starting":
         time.sleep(0.05)
@@ -73,6 +77,7 @@ def started(options: argparse.Namespace, port: Path, kind: str) -> Iterator[subp
         "-m",
         "bench.serve",
         f"--slots={options.slots}",
+        f"--size={options.size}",
         f"--serve={port}",
         f"--host={','.join(map(str, HOST))}",
     ]

@@ -28,6 +28,7 @@ from bench import science_report
 
 BASE = ("slca", "grpo", "support_control", "toolpo", "rltr", "mix@0.5", "gigpo", "gdpo")
 VARIED = ("slca", "grpo", "support_control", "mix@0.5")
+METHODS = {"base": BASE, "noise": (*VARIED, "toolpo", "rltr")}  # of a part; VARIED in the others
 # part -> {name: conditions of configs/science.py}
 PARTS = {
     "base": {"base": ()},
@@ -72,8 +73,7 @@ def runs(parts: tuple[str, ...], seeds: int) -> list[Run]:
     for seed in range(seeds):
         for part in parts:
             for condition, conditions in PARTS[part].items():
-                names = BASE if part == "base" else VARIED
-                found += [Run(condition, name, seed, conditions) for name in names]
+                found += [Run(condition, name, seed, conditions) for name in METHODS.get(part, VARIED)]
     return found
 
 

@@ -31,10 +31,10 @@ def commands(monkeypatch):
 
 
 def test_every_seed_has_the_same_runs_and_seeds_are_outermost():
-    """8 methods in the base condition; 4 in each of three noise levels, two correlations, sparse and without HierR."""
+    """8 methods in the base condition; 6 at each of three noise levels; 4 with two correlations, sparse and without HierR."""
     found = runs(tuple(science.PARTS), 2)
-    assert len(found) == 2 * (8 + 4 * 7) and len(set(found)) == len(found)
-    assert [run.seed for run in found] == [0] * 36 + [1] * 36
+    assert len(found) == 2 * (8 + 6 * 3 + 4 * 4) and len(set(found)) == len(found)
+    assert [run.seed for run in found] == [0] * 42 + [1] * 42
     assert [run.algorithm for run in runs(("base",), 1)] == list(science.BASE)
     assert runs(("sparse",), 1)[0] == Run("sparse execution reward", "slca", 0)
 

@@ -130,7 +130,7 @@ def call_schema(tools: Sequence[Mapping[str, Any]], key: str) -> dict[str, Any]:
     for i, tool in enumerate(tools):
         function = tool["function"]
         parameters = function.get("parameters") or {"type": "object", "properties": {}, "additionalProperties": False}
-        definitions[f"tool{i}"] = _moved({"type": "object", **parameters}, f"#/$defs/tool{i}")
+        definitions[f"tool{i}"] = _moved({**parameters, "type": "object"}, f"#/$defs/tool{i}")
         properties = {"name": {"const": function["name"]}, key: {"$ref": f"#/$defs/tool{i}"}}
         forms.append({"type": "object", "properties": properties, "required": ["name", key], "additionalProperties": False})
     return {"$defs": definitions, "anyOf": forms}

@@ -187,4 +187,5 @@ def test_schemas_that_nothing_can_satisfy_are_the_requests_fault(served):
     for body, answer in zip(bodies, ask(served, *bodies)):
         assert answer.status_code == 400 or (body["stream"] and answer.status_code == 200), answer.text
         assert "demands itself" in answer.text and "[DONE]" not in answer.text
+        assert ('"param":"tool_choice"' if "tools" in body else '"param":"response_format"') in answer.text.replace(": ", ":")
     assert served[2].health() == "" and ask(served, {})[0].status_code == 200

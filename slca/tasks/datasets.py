@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from slca.files import whole
 from slca.tasks import catalog, shapes, synthesize
 from slca.types import Task, ToolCall
 
@@ -56,14 +57,11 @@ def task_from_dict(data: Mapping[str, Any]) -> Task:
 
 def write_jsonl(path: str | Path, tasks: Iterable[Task]) -> int:
     """One task a line, UTF-8; the file appears when it is complete. Returns how many."""
-    path = Path(path)
-    partial = path.with_name(path.name + ".partial")
     count = 0
-    with partial.open("w", encoding="utf-8") as file:
+    with whole(path) as partial, partial.open("w", encoding="utf-8") as file:
         for task in tasks:
             file.write(json.dumps(task_to_dict(task), ensure_ascii=False) + "\n")
             count += 1
-    partial.rename(path)
     return count
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from slca.files import whole
 
 if TYPE_CHECKING:
     from slca.types import Task
@@ -87,20 +90,17 @@ class Writer:
     """One task a line; the file appears when it is complete."""
 
     def __init__(self, path: Path):
-        self.path, self.partial = path, path.with_name(path.name + ".partial")
+        self.path = path
+        self._open = ExitStack()
 
     def __enter__(self) -> Writer:
-        self.file = self.partial.open("w", encoding="utf-8")
+        self._file = self._open.enter_context(self._open.enter_context(whole(self.path)).open("w", encoding="utf-8"))
         return self
 
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        self.file.close()
-        if kind is None:
-            self.partial.rename(self.path)
-        else:
-            self.partial.unlink()
+    def __exit__(self, *error: Any) -> None:
+        self._open.__exit__(*error)
 
     def write(self, task: Task, split: str) -> None:
         from slca.tasks.datasets import task_to_dict
 
-        self.file.write(json.dumps({**task_to_dict(task), "split": split}, ensure_ascii=False) + "\n")
+        self._file.write(json.dumps({**task_to_dict(task), "split": split}, ensure_ascii=False) + "\n")

@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bench.arguments import interpreter, positive
 from bench.contender import Contender, Row, side_by_side, table
 from bench.step_worker import SIZES
 
@@ -45,11 +46,11 @@ def compare(size: str = "small", *, tunix: str = "", rounds: int = 5, **shape: i
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tunix", default="", help="interpreter with google-tunix")
+    parser.add_argument("--tunix", type=interpreter, default="", help="interpreter with google-tunix")
     parser.add_argument("--size", default="small", choices=list(SIZES))
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=positive, default=5)
     for name, value in SHAPE.items():
-        parser.add_argument(f"--{name}", type=int, default=value)
+        parser.add_argument(f"--{name}", type=positive, default=value)
     args = parser.parse_args()
     shape = {name: getattr(args, name) for name in SHAPE}
     compare(args.size, tunix=args.tunix, rounds=args.rounds, **shape)

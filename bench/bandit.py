@@ -15,6 +15,7 @@ import functools
 
 import numpy as np
 
+from bench import arguments
 from slca.credit.algorithms import algorithm
 from slca.evals.stats import mean_interval
 from slca.rewards.noise import disturb
@@ -79,6 +80,7 @@ def table(column: int, settings: dict[str, dict[str, float]]) -> str:
 
 
 def main() -> None:
+    arguments.none("bench.bandit", __doc__)
     noise = {f"noise {ratio:g}": {"ratio": ratio} for ratio in (0.0, 0.5, 1.0, 3.0)}
     correlated = {f"noise 1, rho {rho:g}": {"ratio": 1.0, "rho": rho} for rho in (-0.5, 0.0, 0.5)}
     coupled = {f"coupling {c:g}": {"ratio": 1.0, "coupling": c} for c in (0.0, 0.3, 0.8)}

@@ -25,6 +25,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from bench import arguments
 from bench.bfcl_damage import DAMAGES
 from slca.chat.lenient import parse_lenient
 from slca.chat.parse import parse
@@ -258,6 +259,7 @@ def why_ours(entry: Entry, name: str, fault: str) -> str:
 
 
 def main() -> None:
+    arguments.none("bench.bfcl_parity", __doc__)
     data, judge = official()
     cases = list(entries(data))
     refused = [name for entry in cases for name, _ in entry.toolset.refused]

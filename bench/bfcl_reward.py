@@ -15,6 +15,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
+from bench import arguments
 from bench.bfcl_damage import DAMAGES
 from bench.bfcl_parity import SOURCE, UNEXPLAINED, Entry, Judge, entries, official
 from slca.chat.parse import parse
@@ -112,6 +113,7 @@ def compare(cases: list[Entry], judge: Judge) -> tuple[int, dict[str, int], dict
 
 
 def main() -> None:
+    arguments.none("bench.bfcl_reward", __doc__)
     data, judge = official()
     texts, same, causes = compare(list(entries(data)), judge)
     print(f"bfcl-eval {version('bfcl-eval')}: {texts} texts")

@@ -14,6 +14,7 @@ import time
 from importlib.metadata import version
 from typing import Any
 
+from bench import arguments
 from slca.chat.parse import parse
 from slca.chat.template import Template
 from slca.chat.tokenizer import load
@@ -85,6 +86,7 @@ def suffix_cost(turns: int) -> tuple[int, float, int]:
 
 
 def main() -> None:
+    arguments.none("bench.chat", __doc__)
     libraries = ", ".join(f"{name} {version(name)}" for name in ("jsonschema-rs", "sentencepiece", "transformers"))
     print(f"Python {platform.python_version()}, {libraries}; {CALLS:,} calls, {RUNS} runs: median (least to most)\n")
     print("| | calls/s |\n|---|---|")

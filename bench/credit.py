@@ -12,6 +12,7 @@ import time
 
 import numpy as np
 
+from bench import arguments
 from configs.default import get_config
 from slca.credit.algorithms import ALGORITHMS, algorithm
 from slca.rewards.annotate import annotate
@@ -147,5 +148,6 @@ def speed() -> str:
 
 
 if __name__ == "__main__":
+    arguments.none("bench.credit", __doc__)
     print(speed())
     print(table())

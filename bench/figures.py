@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from bench.arguments import read_json, read_results, unknown_names
+
 HERE = Path(__file__).parent
 FOLDER = HERE / "figures"
 SCIENCE = HERE / "science.jsonl"
@@ -39,6 +41,7 @@ GOALS = {  # least ratio to ours, by comparison, size and contender
     ("agentic", "small", "tunix"): 4.0,
 }  # fmt: skip
 NOISE = (0.0, 0.5, 1.0, 3.0)
+TABLES, SCALED = {"title", "rows"}, {"axis", "sizes", "runs", "fits"}  # what a table has; further, those of scaling
 COUPLING = (0.0, 0.3, 0.8)
 CONDITIONS = (
     "base",
@@ -75,8 +78,26 @@ def save(figure: Any, name: str, folder: Path) -> Path:
 
 
 def load(name: str, folder: Path) -> dict[str, Any] | None:
+    """Results of a figure, None where there are none. Raises ValueError, with the file's name, where it cannot be drawn from them."""
     path = folder / f"{name}.json"
-    return json.loads(path.read_text()) if path.is_file() else None
+    if not path.is_file():
+        return None
+    if name == "bandit":
+        found = read_json(path)
+        fine = (
+            isinstance(found, dict) and "seeds" in found and all(isinstance(found.get(k), dict) for k in ("noise", "coupling"))
+        )
+        again = f"remove it and `python -m bench.figures {name}` makes it again"
+    else:
+        found = read_results(path, name)
+        needed, of_row = TABLES | (SCALED if name == "scaling" else set()), {"name", "median"}
+        tables = [table for table in found["tables"] if needed <= set(table) and isinstance(table["rows"], list)]
+        fine = "rounds" in found and bool(tables) and len(tables) == len(found["tables"])
+        fine = fine and all(isinstance(row, dict) and of_row <= set(row) for table in tables for row in table["rows"])
+        again = f"`python -m bench.run {name}` measures them again"
+    if not fine:
+        raise ValueError(f"{path}: results without what the figure shows; {again}")
+    return found
 
 
 def ratios(name: str, claim: str, folder: Path) -> Path | None:
@@ -206,10 +227,6 @@ def bandit(folder: Path) -> Path | None:
     return save(figure, "bandit", folder)
 
 
-def science_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-
-
 def differences(lines: Sequence[Mapping[str, Any]], metric: str) -> dict[str, dict[str, Any]]:
     """other method -> condition -> interval of slca less it, seed by seed; only where two seeds have both."""
     from slca.evals.stats import mean_interval
@@ -229,8 +246,9 @@ def differences(lines: Sequence[Mapping[str, Any]], metric: str) -> dict[str, di
 def science(folder: Path, results: Path = SCIENCE) -> Path | None:
     """slca less each other method on held-out tasks, by condition, and the learning curves of every condition."""
     from bench import science_report
+    from bench.science import collected
 
-    lines = science_lines(results)
+    lines = collected(results)
     if not lines:
         return None
     plt = plotting()  # its settings hold for the learning curves as well
@@ -269,6 +287,8 @@ FIGURES: dict[str, Callable[[Path], Path | None]] = {
 
 
 def main(argv: list[str] | None = None) -> int:
+    from bench.science import collected
+
     parser = argparse.ArgumentParser(
         prog="bench.figures", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -276,9 +296,19 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=FOLDER, help="results and figures")
     args = parser.parse_args(argv)
     if unknown := sorted(set(args.names) - set(FIGURES)):
-        parser.error(f"{', '.join(unknown)} unknown; there are {', '.join(FIGURES)}")
-    for name in args.names or FIGURES:
-        if name == "bandit" and not args.names and load(name, args.folder) is None:
+        parser.error(unknown_names(unknown, FIGURES))
+    if not args.folder.is_dir():
+        parser.error(f"--folder={args.folder}: there is no such folder")
+    try:  # all of them, before one is drawn
+        there = {
+            name: bool(collected(SCIENCE) if name == "science" else load(name, args.folder)) for name in args.names or FIGURES
+        }
+    except ValueError as wrong:
+        parser.error(str(wrong))
+    if missing := [name for name in args.names if not there[name] and name != "bandit"]:
+        parser.error(f"no results in {args.folder}: {', '.join(missing)}; `python -m bench.run NAME` measures them")
+    for name in there:
+        if name == "bandit" and not args.names and not there[name]:
             print("bandit: no results yet; `python -m bench.figures bandit` makes them (minutes)")
             continue
         print(f"{name}: {FIGURES[name](args.folder) or 'no results yet'}", flush=True)

@@ -15,6 +15,7 @@ the loss is the learner's, in chunks, whose second look at the logits in the bac
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import sys
 import time
@@ -26,10 +27,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bench.arguments import positive
 from slca.learn.forward import policy_forward
 from slca.learn.logprob import token_logprob
 from slca.policy import transformer
-from slca.policy.config import ModelConfig
+from slca.policy.config import FAMILIES, ModelConfig
 
 ROWS, LENGTH, CHUNK = 4, 512, 128
 
@@ -97,8 +99,14 @@ def timed(function: Callable[[], Any]) -> float:
     return time.process_time() - start
 
 
-def main(argv: list[str]) -> int:
-    config, rounds = model(argv[0] if argv else "qwen3"), int(argv[1]) if len(argv) > 1 else 5
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="bench.forward", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("family", nargs="?", choices=FAMILIES, default="qwen3")
+    parser.add_argument("rounds", nargs="?", type=positive, default=5)
+    args = parser.parse_args(argv)
+    config = model(args.family)
     count = sum(
         int(np.prod(x)) for x in jax.tree.leaves(transformer.param_shapes(config), is_leaf=lambda x: isinstance(x, tuple))
     )
@@ -106,7 +114,7 @@ def main(argv: list[str]) -> int:
     jax.block_until_ready([run(), *(function() for part in parts for function in part[2])])  # compiles
     seconds: list[float] = []
     alone: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name, _, _ in parts}
-    for _ in range(rounds):
+    for _ in range(args.rounds):
         seconds.append(timed(run))
         for name, _, forms in parts:
             for found, function in zip(alone[name], forms):
@@ -125,9 +133,9 @@ def main(argv: list[str]) -> int:
         f"forward + backward {statistics.median(seconds):.3f} s ({spread}), its products alone {totals[0]:.3f} s, in faster layouts {totals[1]:.3f} s"
     )
     shares = [total / statistics.median(seconds) for total in totals]
-    print(f"share {shares[0]:.2f}, in faster layouts {shares[1]:.2f} (goal 0.70), {rounds} rounds")
+    print(f"share {shares[0]:.2f}, in faster layouts {shares[1]:.2f} (goal 0.70), {args.rounds} rounds")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from bench.arguments import at_least, names, output, positive
 from bench.contender import machine, summary, write
 from bench.gpu_fit import GIB, RESERVE, adapted, first_that_fits, parameters, variants
 
@@ -278,14 +279,20 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 def parser() -> argparse.ArgumentParser:
     out = argparse.ArgumentParser(prog="bench.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    out.add_argument("--models", default=",".join(NAMES), help=f"of {', '.join(NAMES)}")
-    out.add_argument("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
-    out.add_argument("--rounds", type=int, default=5)
-    out.add_argument("--attention", default="auto", help="of the update: auto | xla | blockwise | cudnn")
-    out.add_argument("--remat", default="block", help="none | block | dots")
-    out.add_argument("--peak-flops", type=float, default=0.0, help="bf16 FLOP/s of the data sheet, where it is not known here")
-    out.add_argument("--peak-bandwidth", type=float, default=0.0, help="bytes/s of memory, where it is not known here")
-    out.add_argument("--out", default="", help="JSON file of the results")
+    out.add_argument("--models", type=names((*NAMES, "toy")), default=",".join(NAMES), help=f"of {', '.join(NAMES)}")
+    out.add_argument("--parts", type=names(PARTS), default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
+    out.add_argument("--rounds", type=positive, default=5)
+    out.add_argument(
+        "--attention", default="auto", choices=("auto", "xla", "blockwise", "splash", "cudnn"), help="of the update"
+    )
+    out.add_argument("--remat", default="block", choices=("none", "block", "dots"))
+    out.add_argument(
+        "--peak-flops", type=at_least(0, float), default=0.0, help="bf16 FLOP/s of the data sheet, where it is not known here"
+    )
+    out.add_argument(
+        "--peak-bandwidth", type=at_least(0, float), default=0.0, help="bytes/s of memory, where it is not known here"
+    )
+    out.add_argument("--out", type=output, default=None, help="JSON file of the results")
     out.add_argument("--dry", action="store_true", help="toy size, in this process, on whatever is there")
     out.add_argument("--child", default="", help=argparse.SUPPRESS)
     return out
@@ -293,21 +300,15 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
-    options = parser()
-    args = options.parse_args(argv)
-    names, parts = (["toy"] if args.dry else args.models.split(",")), args.parts.split(",")
-    for flag, given, known in (("models", names, (*NAMES, "toy")), ("parts", parts, PARTS)):
-        if unknown := sorted(set(given) - set(known)):
-            options.error(f"--{flag}: {', '.join(unknown)} unknown; there are {', '.join(known)}")
-    if args.rounds < 1:
-        options.error(f"--rounds={args.rounds}: at least 1")
+    args = parser().parse_args(argv)
+    models = ["toy"] if args.dry else args.models
     if args.child:
         part, _, name = args.child.partition(":")
         print(json.dumps(part_of(part, name, args)))
         return 0
     rows: list[dict[str, Any]] = []
-    for part in parts:
-        for name in ["device"] if part == "speeds" else names:
+    for part in args.parts:
+        for name in ["device"] if part == "speeds" else models:
             rows += part_of(part, name, args) if args.dry else in_child(part, name, argv)
             print(f"{part} {name}: done", file=sys.stderr, flush=True)
     here = device()

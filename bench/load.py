@@ -8,6 +8,7 @@ themselves, which on a CPU lie in the same memory. Not counted: pages of the map
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import tempfile
@@ -21,6 +22,7 @@ import ml_dtypes
 import numpy as np
 import safetensors.numpy
 
+from bench.arguments import positive
 from slca.policy import weights
 from slca.policy.config import ModelConfig
 from slca.policy.layout import places
@@ -70,9 +72,15 @@ class Peak:
         self._thread.join()
 
 
-def main(argv: list[str]) -> int:
-    config = ModelConfig(**{**vars(SHAPE), "layers": int(argv[0]) if argv else SHAPE.layers})
-    dtype = argv[1] if len(argv) > 1 else "float32"
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="bench.load", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("layers", nargs="?", type=positive, default=SHAPE.layers)
+    parser.add_argument("dtype", nargs="?", choices=("float32", "bfloat16"), default="float32")
+    args = parser.parse_args(argv)
+    config = ModelConfig(**{**vars(SHAPE), "layers": args.layers})
+    dtype = args.dtype
     width = np.dtype(dtype if dtype == "float32" else ml_dtypes.bfloat16).itemsize
     jax.block_until_ready(jax.numpy.zeros(1))
     with tempfile.TemporaryDirectory() as folder:
@@ -96,4 +104,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -10,6 +10,7 @@ loader on one side and by ours on the other. Exit code 1 when a bound is missed.
 
 from __future__ import annotations
 
+import argparse
 import platform
 import sys
 import tempfile
@@ -23,6 +24,7 @@ import numpy as np
 import torch
 import transformers
 
+from bench.arguments import unknown_names
 from slca.chat.gguf_file import locate
 from slca.policy import weights
 from slca.policy.config import ModelConfig
@@ -143,7 +145,14 @@ SETS = {
 }
 
 
-def main(names: list[str]) -> int:
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="bench.parity", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(SETS)}; none = all")
+    names = parser.parse_args(argv).names
+    if unknown := sorted(set(names) - set(SETS)):
+        parser.error(unknown_names(unknown, SETS))
     jax.config.update("jax_default_matmul_precision", "highest")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -173,4 +182,4 @@ def main(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

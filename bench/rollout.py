@@ -18,11 +18,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench.arguments import interpreter, names, numbers, positive
 from bench.contender import PASSIVE, ROOT, Contender, Row, in_turns, table
 
 PROMPT = 64
@@ -32,6 +34,7 @@ SIZES: dict[str, dict[str, int]] = {
 }
 WORKER = Path(__file__).with_name("rollout_worker.py")
 OURS = ("ours", "plain", "floor")
+OTHERS = ("plain loop", "floor", "transformers", "transformers, passive", "tunix", "ours, jax 0.12 bf16")
 
 
 def make_model(size: str, batch: int) -> Path:
@@ -47,8 +50,15 @@ def make_model(size: str, batch: int) -> Path:
     return folder
 
 
+def left_out(text: str) -> list[str]:
+    """Argument type: names of contenders, split by semicolons; "" = none."""
+    if "ours" in text.split(";"):
+        raise argparse.ArgumentTypeError("ours cannot be left out: the others are compared with it")
+    return names(OTHERS, ";")(text) if text else []
+
+
 def contenders(
-    folder: Path, batch: int, new: int, *, torch: str = "", tunix: str = "", jax12: str = "", without: str = ""
+    folder: Path, batch: int, new: int, *, torch: str = "", tunix: str = "", jax12: str = "", without: Sequence[str] = ()
 ) -> dict[str, Contender]:
     """Name -> process, for every interpreter that was given."""
     wanted: dict[str, tuple[str, str, str, dict[str, str]]] = {
@@ -66,7 +76,7 @@ def contenders(
     return {
         name: Contender([python, str(WORKER), who, str(folder), str(batch), str(new), dtype], ours=who in OURS, env=env)
         for name, (python, who, dtype, env) in wanted.items()
-        if name not in without.split(";")
+        if name not in without
     }
 
 
@@ -106,9 +116,11 @@ def report(size: str, batch: int, new: int, found: dict[str, Contender]) -> dict
     return out | {"tokens": batch * new, "share of floor": share}
 
 
-def compare(size: str, batch: int, *, new: int = 192, rounds: int = 5, **interpreters: str) -> dict[str, Any]:
+def compare(
+    size: str, batch: int, *, new: int = 192, rounds: int = 5, without: Sequence[str] = (), **interpreters: str
+) -> dict[str, Any]:
     """One table: a model, a batch, every contender whose interpreter is given."""
-    found = contenders(make_model(size, batch), batch, new, **interpreters)
+    found = contenders(make_model(size, batch), batch, new, without=without, **interpreters)
     try:
         measure(found, rounds)
     finally:
@@ -120,17 +132,17 @@ def compare(size: str, batch: int, *, new: int = 192, rounds: int = 5, **interpr
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("torch", "tunix", "jax12"):
-        parser.add_argument(f"--{name}", default="", help="interpreter of that environment")
-    parser.add_argument("--without", default="", help="names of contenders to leave out, split by semicolons")
-    parser.add_argument("--sizes", default="small,mid")
-    parser.add_argument("--batches", default="16,64")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--new", type=int, default=192)
+        parser.add_argument(f"--{name}", type=interpreter, default="", help="interpreter of that environment")
+    parser.add_argument("--without", type=left_out, default="", help="names of contenders to leave out, split by semicolons")
+    parser.add_argument("--sizes", type=names(SIZES), default="small,mid")
+    parser.add_argument("--batches", type=numbers, default="16,64")
+    parser.add_argument("--rounds", type=positive, default=5)
+    parser.add_argument("--new", type=positive, default=192)
     args = parser.parse_args()
-    interpreters = {name: getattr(args, name) for name in ("torch", "tunix", "jax12", "without")}
-    for size in args.sizes.split(","):
-        for batch in map(int, args.batches.split(",")):
-            compare(size, batch, new=args.new, rounds=args.rounds, **interpreters)
+    interpreters = {name: getattr(args, name) for name in ("torch", "tunix", "jax12")}
+    for size in args.sizes:
+        for batch in args.batches:
+            compare(size, batch, new=args.new, rounds=args.rounds, without=args.without, **interpreters)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bench.arguments import positive
 from bench.rollout import SIZES
 from slca.policy import attention, transformer
 from slca.policy.config import ModelConfig
@@ -139,7 +140,7 @@ def prefixes() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", default="small", choices=list(SIZES))
-    parser.add_argument("--rows", type=int, default=32)
+    parser.add_argument("--rows", type=positive, default=32)
     args = parser.parse_args()
     config = ModelConfig("qwen3", **SIZES[args.size], max_length=512)  # type: ignore[arg-type]
     effect(config, transformer.init(config, jax.random.key(0)), args.rows)

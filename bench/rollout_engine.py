@@ -30,6 +30,7 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
+from bench.arguments import numbers, positive, unknown_names
 from bench.rollout import SIZES
 from slca.policy import transformer
 from slca.policy.config import ModelConfig
@@ -301,16 +302,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", default=[name for name in every if name != "shared"])
     parser.add_argument("--size", default="small", choices=list(SIZES))
-    parser.add_argument("--slots", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--prompts", default="512,2048", help="shared: prompt lengths, tokens")
-    parser.add_argument("--group", type=int, default=GROUP, help="shared: rows of a prompt")
-    parser.add_argument("--new", type=int, default=64, help="shared: sampled tokens a row")
+    parser.add_argument("--slots", type=positive, default=64)
+    parser.add_argument("--rounds", type=positive, default=5)
+    parser.add_argument("--prompts", type=numbers, default="512,2048", help="shared: prompt lengths, tokens")
+    parser.add_argument("--group", type=positive, default=GROUP, help="shared: rows of a prompt")
+    parser.add_argument("--new", type=positive, default=64, help="shared: sampled tokens a row")
     parser.add_argument("--varied", action="store_true", help="shared: lengths of a log-normal around --new")
     parser.add_argument("--steps-only", action="store_true", help="shared: no whole rollouts")
     args = parser.parse_args()
+    if unknown := sorted(set(args.what) - set(every)):
+        parser.error(unknown_names(unknown, every))
+    if "shared" in args.what and (args.group % 2 or args.slots % args.group):
+        parser.error(f"--slots={args.slots} --group={args.group}: shared needs an even group that divides the slots")
     bench = Bench(args.size, args.slots, args.rounds)
-    bench.prompts, bench.group = tuple(map(int, args.prompts.split(","))), args.group
+    bench.prompts, bench.group = tuple(args.prompts), args.group
     bench.new, bench.varied, bench.steps_only = args.new, args.varied, args.steps_only
     print(f"{args.size}, {args.slots} slots, {args.rounds} rounds")
     for name in args.what:

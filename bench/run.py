@@ -16,13 +16,14 @@ command line of its own and more options. Exit codes: 0 done; 1 a contender ende
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from bench import contender
+from bench.arguments import names, numbers, output, positive, read_results
+from bench.rollout import left_out
 
 FIGURES = Path(__file__).with_name("figures")
 SIZES = ("small", "mid")  # 1.6 M and 28 M parameters
@@ -40,9 +41,8 @@ OPTIONAL = ("jax12",)
 def rollout(args: argparse.Namespace, peers: dict[str, str]) -> Iterable[dict[str, Any]]:
     from bench.rollout import compare
 
-    batches = [int(batch) for batch in args.batches.split(",")]
     options = {"new": args.new, "without": args.without, "rounds": args.rounds}
-    return (compare(size, batch, **options, **peers) for size in args.sizes for batch in batches)
+    return (compare(size, batch, **options, **peers) for size in args.sizes for batch in args.batches)
 
 
 def update(args: argparse.Namespace, peers: dict[str, str]) -> Iterable[dict[str, Any]]:
@@ -85,38 +85,37 @@ def parser() -> argparse.ArgumentParser:
     commands = out.add_subparsers(dest="comparison", required=True, metavar="COMPARISON")
     for name in COMPARISONS:
         one = commands.add_parser(name)
-        one.add_argument("--rounds", type=int, default=5)
-        one.add_argument("--out", type=Path, default=FIGURES / f"{name}.json", help="JSON file of the results")
+        one.add_argument("--rounds", type=positive, default=5)
+        one.add_argument("--out", type=output, default=str(FIGURES / f"{name}.json"), help="JSON file of the results")
         one.add_argument("--add", action="store_true", help="keep the tables of --out whose titles are not measured now")
         if name in PEERS:
             one.add_argument("--venvs", type=Path, help="folder that bench/venvs.sh filled; without it the peers are left out")
             one.add_argument(
-                "--sizes", default="small" if name == "agentic" else ",".join(SIZES), help=f"of {', '.join(SIZES)}"
+                "--sizes",
+                type=names(SIZES),
+                default="small" if name == "agentic" else ",".join(SIZES),
+                help=f"of {', '.join(SIZES)}",
             )
         if name == "step":
-            one.add_argument("--lengths", default=",".join(LENGTHS), help="of step (all 64 tokens), varied (mean 61, most 192)")
+            one.add_argument(
+                "--lengths",
+                type=names(LENGTHS),
+                default=",".join(LENGTHS),
+                help="of step (all 64 tokens), varied (mean 61, most 192)",
+            )
         if name == "rollout":
-            one.add_argument("--batches", default="16,64")
-            one.add_argument("--new", type=int, default=192, help="sampled tokens a row")
-            one.add_argument("--without", default="", help="names of contenders to leave out, split by semicolons")
+            one.add_argument("--batches", type=numbers, default="16,64")
+            one.add_argument("--new", type=positive, default=192, help="sampled tokens a row")
+            one.add_argument(
+                "--without", type=left_out, default="", help="names of contenders to leave out, split by semicolons"
+            )
         if name == "scaling":
-            one.add_argument("--axes", default=",".join(AXES), help=f"of {', '.join(AXES)}")
+            one.add_argument("--axes", type=names(AXES), default=",".join(AXES), help=f"of {', '.join(AXES)}")
     return out
 
 
 def checked(options: argparse.ArgumentParser, args: argparse.Namespace) -> dict[str, str]:
     """Interpreter by peer; leaves with a message where an argument is wrong."""
-    if args.rounds < 1:
-        options.error(f"--rounds={args.rounds}: at least 1")
-    if getattr(args, "new", 1) < 1:
-        options.error(f"--new={args.new}: at least 1")
-    for name, known in (("sizes", SIZES), ("lengths", LENGTHS), ("axes", AXES)):
-        if hasattr(args, name):
-            setattr(args, name, getattr(args, name).split(","))
-            if unknown := sorted(set(getattr(args, name)) - set(known)):
-                options.error(f"--{name}: {', '.join(unknown)} unknown; there are {', '.join(known)}")
-    if not all(batch.isdecimal() and int(batch) for batch in getattr(args, "batches", "1").split(",")):
-        options.error(f"--batches={args.batches}: positive numbers, split by commas")
     if not getattr(args, "venvs", None):
         return {}
     found = {name: contender.peer(args.venvs, name) for name in PEERS[args.comparison]}
@@ -126,11 +125,12 @@ def checked(options: argparse.ArgumentParser, args: argparse.Namespace) -> dict[
 
 
 def earlier(out: Path, name: str, facts: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Title -> table of the results that are there. Raises ValueError where they are of another comparison, version or number of rounds."""
+    """Title -> table of the results that are there. Raises ValueError where they are no such results or of another
+    version or number of rounds."""
     if not out.exists():
         return {}
-    found = json.loads(out.read_text())
-    for key, wanted in {"comparison": name, **facts}.items():
+    found = read_results(out, name)
+    for key, wanted in facts.items():
         if found.get(key) != wanted:
             raise ValueError(f"--add: {out} has {key} {found.get(key)!r}, this run {wanted!r}: write to another --out")
     return {table["title"]: table for table in found["tables"]}

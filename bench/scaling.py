@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from bench.arguments import positive, unknown_names
 from bench.contender import Row, table
 from bench.tool_step import Shape, ToolStep, tokens
 from slca.policy import transformer
@@ -169,10 +170,10 @@ def compare(names: Sequence[str] = tuple(AXES), *, rounds: int = 5) -> list[dict
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("axes", nargs="*", default=list(AXES), help=f"of {', '.join(AXES)}")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=positive, default=5)
     args = parser.parse_args()
     if unknown := sorted(set(args.axes) - set(AXES)):
-        parser.error(f"{', '.join(unknown)} unknown; there are {', '.join(AXES)}")
+        parser.error(unknown_names(unknown, AXES))
     compare(args.axes, rounds=args.rounds)
 
 

@@ -25,6 +25,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from bench import science_report
+from bench.arguments import names, natural, output, positive, unknown_names
 
 BASE = ("slca", "grpo", "support_control", "toolpo", "rltr", "mix@0.5", "gigpo", "gdpo")
 VARIED = ("slca", "grpo", "support_control", "mix@0.5")
@@ -78,8 +79,22 @@ def runs(parts: tuple[str, ...], seeds: int) -> list[Run]:
 
 
 def collected(results: Path) -> list[dict[str, Any]]:
-    """The lines of earlier `collect`s."""
-    return [json.loads(line) for line in results.read_text().splitlines()] if results.is_file() else []
+    """The lines of earlier `collect`s, none where there is no file. Raises ValueError, with its place, for any other line."""
+    if results.is_dir():
+        raise ValueError(f"{results} is a folder; name a file in it")
+    found: list[dict[str, Any]] = []
+    for number, text in enumerate(results.read_bytes().splitlines() if results.is_file() else (), 1):
+        try:
+            line = json.loads(text)
+            condition, algorithm, seed = line["run"]
+            fine = isinstance(line["numbers"], dict) and isinstance(line["curves"], dict)
+            fine = fine and isinstance(condition, str) and isinstance(algorithm, str) and isinstance(seed, int)
+        except (ValueError, TypeError, KeyError):
+            fine = False
+        if not fine:
+            raise ValueError(f"{results}, line {number}: not a line that `bench.science collect` writes; name another file")
+        found.append(line)
+    return found
 
 
 def finished(folder: Path) -> bool:
@@ -145,50 +160,78 @@ def run_all(root: Path, wanted: list[Run], jobs: int, extra: tuple[str, ...] = (
         return sum(job.result() != 0 for job in made)
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("run", "collect", "report", "list"))
-    parser.add_argument("--root", type=Path, default=Path("runs/science"))
-    parser.add_argument("--results", type=Path, default=Path(__file__).with_name("science.jsonl"), help="what collect writes")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--cold-starts", type=int, default=0, help="seeds share so many in turn; 0: each has its own")
-    parser.add_argument("--jobs", type=int, default=1, help="runs side by side, each on its share of the cores")
-    parser.add_argument("--part", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--algorithms", default="", help="only these")
-    parser.add_argument(
+def parser() -> argparse.ArgumentParser:
+    out = argparse.ArgumentParser(
+        prog="bench.science", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    out.add_argument("action", choices=("run", "collect", "report", "list"))
+    out.add_argument("--root", type=Path, default=Path("runs/science"))
+    out.add_argument("--results", type=Path, default=Path(__file__).with_name("science.jsonl"), help="what collect writes")
+    out.add_argument("--seeds", type=positive, default=5)
+    out.add_argument("--cold-starts", type=natural, default=0, help="seeds share so many in turn; 0: each has its own")
+    out.add_argument("--jobs", type=positive, default=1, help="runs side by side, each on its share of the cores")
+    out.add_argument("--part", type=names(PARTS), default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
+    out.add_argument("--algorithms", default="", help="only these")
+    out.add_argument(
         "--conditions", default="", help='only these of the parts\' conditions, e.g. --conditions="noise 3;noise 1"'
     )
-    parser.add_argument("--set", action="append", default=[], help="a further flag of slca.main, e.g. --config.train.steps=2")
-    arguments = parser.parse_args(argv)
-    parts = tuple(arguments.part.split(","))
-    if unknown := sorted(set(parts) - set(PARTS)):
-        parser.error(f"--part: {', '.join(unknown)} unknown; there are {', '.join(PARTS)}")
-    wanted = runs(parts, arguments.seeds)
-    if arguments.algorithms:
-        wanted = [run for run in wanted if run.algorithm in arguments.algorithms.split(",")]
-    if arguments.conditions:
-        known, named = {name for part in parts for name in PARTS[part]}, set(arguments.conditions.split(";"))
-        if unknown := sorted(named - known):
-            parser.error(f"--conditions: {', '.join(unknown)} unknown; there are {', '.join(sorted(known))}")
-        wanted = [run for run in wanted if run.condition in named]
-    lines = {Run(*line["run"]): line for line in collected(arguments.results)}
+    out.add_argument("--set", action="append", default=[], help="a further flag of slca.main, e.g. --config.train.steps=2")
+    return out
+
+
+def chosen(options: argparse.ArgumentParser, arguments: argparse.Namespace) -> list[Run]:
+    """The runs of these parts, conditions and algorithms; leaves with a message where one of the names has none."""
+    wanted = runs(tuple(arguments.part), arguments.seeds)
+    for flag, column, split in (("conditions", "condition", ";"), ("algorithms", "algorithm", ",")):
+        if given := getattr(arguments, flag):
+            known, named = {getattr(run, column): None for run in wanted}, given.split(split)
+            if unknown := sorted(set(named) - set(known)):
+                options.error(f"--{flag}: {unknown_names(unknown, known, split)} (in what else is selected)")
+            wanted = [run for run in wanted if getattr(run, column) in named]
+    return wanted
+
+
+def collect(root: Path, results: Path, wanted: list[Run]) -> int:
+    """Add a line for each finished run; how many."""
+    fresh = [run for run in wanted if finished(run.folder(root))]
+    results.parent.mkdir(parents=True, exist_ok=True)
+    with open(results, "a") as file:
+        for run in fresh:
+            name = (run.condition, run.algorithm, run.seed)
+            file.write(json.dumps({"run": name} | science_report.outcome(run.folder(root))) + "\n")
+    return len(fresh)
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = parser()
+    arguments = options.parse_args(argv)
+    wanted = chosen(options, arguments)
+    try:
+        lines = {Run(*line["run"]): line for line in collected(arguments.results)}
+    except ValueError as wrong:
+        options.error(f"--results: {wrong}")
     if arguments.action == "list":
         for run in wanted:
             done = run in lines or finished(run.folder(arguments.root))
             print("done" if done else "open", run.condition, run.algorithm, run.seed, sep="\t")
         return 0
+    todo = [run for run in wanted if run not in lines]
     if arguments.action == "run":
-        todo = [run for run in wanted if run not in lines]
         return 1 if run_all(arguments.root, todo, arguments.jobs, tuple(arguments.set), arguments.cold_starts) else 0
     if arguments.action == "collect":
-        fresh = [run for run in wanted if run not in lines and finished(run.folder(arguments.root))]
-        with open(arguments.results, "a") as file:
-            for run in fresh:
-                name = (run.condition, run.algorithm, run.seed)
-                file.write(json.dumps({"run": name} | science_report.outcome(run.folder(arguments.root))) + "\n")
-        print(f"{len(fresh)} runs added to {arguments.results}, which had {len(lines)}")
+        if not arguments.root.is_dir():
+            options.error(f"--root={arguments.root}: there is no such folder; `bench.science run` fills it")
+        try:
+            output(str(arguments.results))
+        except argparse.ArgumentTypeError as wrong:
+            options.error(f"--results={wrong}")
+        added = collect(arguments.root, arguments.results, todo)
+        print(f"{added} runs added to {arguments.results}, which had {len(lines)}")
         return 0
-    science_report.report([lines[run] for run in wanted if run in lines], Path(__file__).with_name("figures"))
+    if not (found := [lines[run] for run in wanted if run in lines]):
+        there = f"{len(lines)} lines, none" if arguments.results.exists() else "no such file, no lines"
+        options.error(f"--results={arguments.results}: {there} for this selection; `bench.science collect` adds them")
+    science_report.report(found, Path(__file__).with_name("figures"))
     return 0
 
 

@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.arguments import natural, positive
 from bench.serve_load import MAX_TOKENS, WORDS, compared, load, near_tie, offline, requests
 from bench.serve_process import DEVICE, address, cpu, gauges, model, on_host, rss, serve, started
 
@@ -162,12 +163,12 @@ def turns(urls: dict[str, str], options: argparse.Namespace, parts: Any) -> None
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=("tiny", "mid"), default="tiny")
-    parser.add_argument("--requests", type=int, default=2000, help="of the load with faults; 0 leaves it out")
-    parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--slots", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--turns", type=int, default=0, help="of each conversation; 0 = the load test")
-    parser.add_argument("--conversations", type=int, default=256)
+    parser.add_argument("--requests", type=natural, default=2000, help="of the load with faults; 0 leaves it out")
+    parser.add_argument("--clients", type=positive, default=64)
+    parser.add_argument("--slots", type=positive, default=32)
+    parser.add_argument("--rounds", type=positive, default=3)
+    parser.add_argument("--turns", type=natural, default=0, help="of each conversation; 0 = the load test")
+    parser.add_argument("--conversations", type=positive, default=256)
     parser.add_argument("--whole", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--serve", default="", help=argparse.SUPPRESS)
     parser.add_argument("--host", default="", help=argparse.SUPPRESS)

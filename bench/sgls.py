@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bench import arguments
 from slca.sgls.simulator import Simulator
 from slca.tasks import aws
 from slca.tasks.schema import ToolSet
@@ -57,6 +58,7 @@ def rate(
 
 
 def main() -> None:
+    arguments.none("bench.sgls", __doc__)
     toolset = ToolSet.load(aws.botocore(operations=50))
     rng = random.Random(0)
     tools = list(toolset.tools.values())[:OPERATIONS]

@@ -17,6 +17,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+from bench.arguments import at_least
 from slca.report import metrics
 
 FIELDS = {
@@ -29,7 +30,7 @@ FIELDS = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--steps", type=at_least(10), default=500)
     parser.add_argument("--workdir", default=tempfile.mkdtemp(prefix="slca-soak-"))
     args = parser.parse_args()
     flags = [f"--config.{name}={value}" for name, value in {**FIELDS, "train.steps": args.steps}.items()]

@@ -23,6 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from bench.arguments import positive
 from bench.contender import ROOT, Row, table
 
 PHASES = ("imports", "config", "parts", "parameters", "first step", "second step")
@@ -104,11 +105,12 @@ def compare(name: str = "tiny", *, rounds: int = 5, cold: int = 1) -> list[dict[
 
 
 def main() -> None:
+    configs = sorted(path.stem for path in (ROOT / "configs").glob("[!_]*.py"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", default="tiny", help="a module of configs/")
-    parser.add_argument("--rounds", type=int, default=5, help="warm processes")
+    parser.add_argument("--config", default="tiny", choices=configs, help="a module of configs/")
+    parser.add_argument("--rounds", type=positive, default=5, help="warm processes")
     parser.add_argument(
-        "--cold", type=int, default=1, help="processes with an empty cache; the warm ones are shared out among them"
+        "--cold", type=positive, default=1, help="processes with an empty cache; the warm ones are shared out among them"
     )
     parser.add_argument("--child", type=float, default=0.0, help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -18,7 +18,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bench.arguments import interpreter, names, natural, positive
 from bench.contender import PASSIVE, Contender, side_by_side, table
+from bench.step_worker import SIZES
 
 WORKER = Path(__file__).with_name("step_worker.py")
 WARM_UP = {"step": 2, "varied": 4, "update": 2}  # rounds that are not counted; packed rows of any length make a few shapes
@@ -55,16 +57,16 @@ def compare(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--torch", default="", help="interpreter with torch, transformers and trl")
-    parser.add_argument("--tunix", default="", help="interpreter with google-tunix")
-    parser.add_argument("--sizes", default="small,mid")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--new", type=int, default=0, help="most tokens a completion; 0 = 64, and 192 where lengths vary")
+    parser.add_argument("--torch", type=interpreter, default="", help="interpreter with torch, transformers and trl")
+    parser.add_argument("--tunix", type=interpreter, default="", help="interpreter with google-tunix")
+    parser.add_argument("--sizes", type=names(SIZES), default="small,mid")
+    parser.add_argument("--rounds", type=positive, default=5)
+    parser.add_argument("--new", type=natural, default=0, help="most tokens a completion; 0 = 64, and 192 where lengths vary")
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--update", action="store_const", dest="what", const="update", default="step", help="on given rollouts")
     kinds.add_argument("--varied", action="store_const", dest="what", const="varied", help="completions of geometric length")
     args = parser.parse_args()
-    for size in args.sizes.split(","):
+    for size in args.sizes:
         compare(size, torch=args.torch, tunix=args.tunix, rounds=args.rounds, new=args.new, what=args.what)
 
 

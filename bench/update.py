@@ -12,6 +12,7 @@ What is compared is run in turns in one process. Medians (least to most).
 
 from __future__ import annotations
 
+import argparse
 import functools
 import os
 import statistics
@@ -27,6 +28,7 @@ import jax
 import numpy as np
 import optax
 
+from bench.arguments import unknown_names
 from bench.matmuls import flops, products, seconds
 from configs import default, tiny
 from slca.learn.batch import pack, padding_share
@@ -40,6 +42,13 @@ from slca.types import POLICY, PROMPT, Episode, Parsed, Task
 SIZES: dict[str, dict[str, int]] = {
     "2 M": dict(vocab=1024, width=192, layers=4, heads=6, kv_heads=2, head_dim=32, ff=512),
     "30 M": dict(vocab=8192, width=512, layers=8, heads=8, kv_heads=4, head_dim=64, ff=1536),
+}
+MESHES: dict[str, tuple[int, int, int] | None] = {
+    "one device": None,
+    **{f"dp {n}": (n, 1, 1) for n in (1, 2, 4, 8)},
+    **{f"fsdp {n}": (1, n, 1) for n in (2, 4, 8)},
+    **{f"tp {n}": (1, 1, n) for n in (2, 4, 8)},
+    "dp 2 fsdp 2 tp 2": (2, 2, 2),
 }
 
 
@@ -208,12 +217,7 @@ def identity(*only: str) -> None:
     from tests.learn.test_update import gradient, relative_difference
 
     jax.config.update("jax_default_matmul_precision", "highest")
-    toy, meshes = Toy(), {"one device": None}
-    meshes |= {f"dp {n}": (n, 1, 1) for n in (1, 2, 4, 8)} | {f"fsdp {n}": (1, n, 1) for n in (2, 4, 8)}  # type: ignore[dict-item]
-    meshes |= {f"tp {n}": (1, 1, n) for n in (2, 4, 8)} | {"dp 2 fsdp 2 tp 2": (2, 2, 2)}  # type: ignore[dict-item]
-
-    if unknown := set(only) - set(meshes):
-        sys.exit(f"bench.update identity: no mesh {', '.join(sorted(unknown))}; there are {', '.join(meshes)}")
+    toy = Toy()
 
     def of(mesh: Any, micro: int, packed: bool) -> Any:
         config = shrink(default.get_config())
@@ -228,7 +232,7 @@ def identity(*only: str) -> None:
         + "|---" * 7
         + "|"
     )
-    for name, mesh in meshes.items():
+    for name, mesh in MESHES.items():
         if only and name not in only:
             continue
         cells = [f"{relative_difference(of(mesh, rows, packed), base):.1e}" for rows in (4, 2, 1) for packed in (True, False)]
@@ -237,8 +241,12 @@ def identity(*only: str) -> None:
 
 if __name__ == "__main__":
     commands: dict[str, Callable[..., None]] = {f.__name__: f for f in (matmuls, packing, padding, prompts, overhead, identity)}
-    what, only = [*sys.argv, ""][1], sys.argv[2:]
-    if what not in commands or (only and what != "identity"):
-        print(__doc__)
-        sys.exit(0 if {"--help", "-h"} & set(sys.argv) else 2)
-    commands[what](*only)
+    parser = argparse.ArgumentParser(
+        prog="bench.update", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=commands)
+    parser.add_argument("meshes", nargs="*", metavar="MESH", help=f"of identity: {', '.join(MESHES)}; none = all")
+    args = parser.parse_args()
+    if unknown := [mesh for mesh in args.meshes if args.what != "identity" or mesh not in MESHES]:
+        parser.error(unknown_names(unknown, MESHES) if args.what == "identity" else f"{args.what} has no meshes")
+    commands[args.what](*args.meshes)

@@ -20,6 +20,7 @@ from slca.credit.algorithms import Algorithm, algorithm
 from slca.learn.forward import policy_forward
 from slca.learn.sharding import make_fetch, make_mesh, own_mesh, row_shards, settled, shardings
 from slca.policy import lora, transformer, weights
+from slca.policy.attention import refusal
 from slca.policy.config import ModelConfig
 from slca.rollout.sampler import Sampler
 from slca.sgls.simulator import Simulator
@@ -69,13 +70,14 @@ def assemble(config: Any, record: Algorithm | None = None) -> Parts:
         named = "template" if config.chat.template else "tokenizer"
         raise ConfigError(f"chat.{named}={config.chat[named]}: {error}") from error
     model = architecture(config, tokenizer)
+    check_attention(config, model, jax.default_backend())
     mesh = make_mesh(config.mesh) if jax.device_count() > 1 else None
     here = own_mesh(mesh) if mesh is not None and processes.count() > 1 else mesh
     hidden, unembed = policy_forward(model, mesh)
     try:
         simulator = make_simulator(config, model, template)
     except (ValueError, ImportError) as error:
-        raise ConfigError(f"sgls.backend={config.sgls.backend}: {error}") from error
+        raise ConfigError(str(error) if "sgls." in str(error) else f"sgls.backend={config.sgls.backend}: {error}") from error
     return Parts(
         tokenizer=tokenizer,
         template=template,
@@ -93,11 +95,28 @@ def assemble(config: Any, record: Algorithm | None = None) -> Parts:
 def architecture(config: Any, tokenizer: Any) -> ModelConfig:
     """The model's shape, from `model.source`, or made up for `model.source="random"`."""
     if config.model.source == "random":
-        return lora.with_lora(ModelConfig.random(config.model, _rounded(tokenizer.size)), config.model.lora)
-    model = weights.architecture(config.model.source).run_as(config.model)
-    if tokenizer.size > model.vocab:
-        raise ConfigError(f"chat.tokenizer has {tokenizer.size} ids, model.source={config.model.source} knows {model.vocab}")
+        model = ModelConfig.random(config.model, _rounded(tokenizer.size))
+        if tokenizer.size > model.vocab:
+            raise ConfigError(f"model.vocab={model.vocab}: chat.tokenizer has {tokenizer.size} ids; 0 = as many as it has")
+    else:
+        model = weights.architecture(config.model.source).run_as(config.model)
+        if tokenizer.size > model.vocab:
+            raise ConfigError(
+                f"chat.tokenizer has {tokenizer.size} ids, model.source={config.model.source} knows {model.vocab}"
+            )
     return lora.with_lora(model, config.model.lora)
+
+
+def check_attention(config: Any, model: ModelConfig, platform: str) -> None:
+    """Raises ConfigError where `model.attention` cannot run on `platform` with one of the run's rows and prompts."""
+    lengths = {
+        *config.train.row_lengths,
+        *config.rollout.prompt_buckets,
+        *([config.sft.row_length] if config.sft.steps else []),
+    }
+    for length in sorted(lengths):
+        if reason := refusal(config.model.attention, platform, model.dtype, length, model.head_dim):
+            raise ConfigError(f"model.{reason}")
 
 
 def own_parts(parts: Parts) -> tuple[Parts, Callable[[Any], Any]]:
@@ -174,7 +193,10 @@ def base_params(config: Any, model: ModelConfig, mesh: jax.sharding.Mesh | None)
             return run_params(folder, stored, lora.with_lora(model, stored.model.lora), mesh)
         except (ValueError, OSError) as error:
             raise ConfigError(f"{source}: {error}") from error
-    found, params = weights.load(source, mesh=mesh)
+    try:
+        found, params = weights.load(source, mesh=mesh)
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"{source}: {error}" if source not in str(error) else str(error)) from error
     if jax.tree.map(lambda x: x.shape, params) != jax.tree.map(lambda x: x.shape, shapes):
         raise ConfigError(f"{source} holds a {found.family} model of another shape than the config's")
     return params

@@ -92,7 +92,7 @@ def run_config(path: str | os.PathLike[str]) -> tuple[Path, ConfigDict]:
     except ValueError:
         raise
     except Exception as error:  # Orbax and TensorStore raise whatever met them on a damaged folder
-        raise ValueError(f"{folder} is damaged ({type(error).__name__}: {' '.join(str(error).split())[:200]})") from error
+        raise ValueError(_damaged(folder, error)) from error
     config = get_config()
     with config.unlocked():
         _fill(config, stored)
@@ -149,6 +149,10 @@ def _recorded(file: Path, like: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _wire(config: ConfigDict) -> str:
+    try:
+        tokenizers.load(config.chat.tokenizer, config.chat.template)  # what is missing or damaged is no fault of a wire
+    except FileNotFoundError as error:
+        raise ValueError(str(error)) from error
     faults = []
     for wire in WIRES:
         config.chat.wire = wire
@@ -181,15 +185,25 @@ def run_params(folder: Path, config: Any, model: ModelConfig, mesh: Any = None) 
     try:
         params = load_params(folder, places)
     except Exception as error:  # Orbax and TensorStore raise whatever met them on a damaged folder
-        raise ValueError(f"{folder} is damaged ({type(error).__name__}: {' '.join(str(error).split())[:200]})") from error
+        raise ValueError(_damaged(folder, error)) from error
     if jax.tree.map(lambda x: x.shape, params) != jax.tree.map(lambda x: x.shape, lora.trainable(shapes)):
-        raise ValueError(f"{folder} holds a model of another shape than its config says: was model.source replaced since?")
+        raise ValueError(
+            f"{folder} holds a model of another shape than the config says: put model.* (and the folder that model.source names) back "
+            "to what they were when the run began"
+        )
     if model.lora is None:
         return params
     base = base_params(config, dataclasses.replace(model, lora=None), mesh)
     check_base(folder, read_run(folder)["extra"], base)
     places = None if mesh is None else jax.tree.map(lambda x: x.sharding, base)
     return jax.jit(lambda b, a: lora.merged(lora.joined(b, a), model)[0], out_shardings=places)(base, params)
+
+
+def _damaged(folder: Path, error: Exception) -> str:
+    """What to say of a step folder that cannot be read, with the step before it as the way out."""
+    older = [int(p.name) for p in folder.parent.iterdir() if p.name.isdecimal() and int(p.name) < int(folder.name)]
+    remedy = f"the step before it is {folder.parent / str(max(older))}" if older else "there is no older step beside it"
+    return f"{folder} is damaged ({type(error).__name__}: {' '.join(str(error).split())[:120]}); {remedy}"
 
 
 def check_base(what: Any, extra: Mapping[str, Any], base: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ def validate(config: Any, processes: int = 1) -> None:
     """Raise ConfigError with every fault found (one line each); touches no device and no network. processes: those of the run."""
     faults = [*_numbers(config), *_values(config)]
     for check in (
-        _warmup,
+        _steps,
         _rollout,
         _lengths,
         _model,
@@ -35,7 +36,8 @@ def validate(config: Any, processes: int = 1) -> None:
             if not faults:  # otherwise it stumbled over a field that is named already
                 raise
     if faults:
-        raise ConfigError("\n".join(faults))
+        first = {fault.partition(":")[0]: fault for fault in reversed(faults)}  # one line a field: mended, it may say the next
+        raise ConfigError("\n".join(fault for fault in faults if first[fault.partition(":")[0]] is fault))
 
 
 def field(config: Any, path: str) -> Any:
@@ -56,10 +58,13 @@ def _numbers(c: Any, prefix: str = "") -> list[str]:
         return out
     for path in LENGTHS:
         lengths = tuple(field(c, path))
-        if not lengths or not all(isinstance(n, int) and n > 0 for n in lengths):
+        if not lengths or not all(_number(n, int) and n > 0 for n in lengths):
             out.append(f"{path}={lengths}: needs one or more lengths in tokens, whole numbers above 0")
-    if not all(isinstance(t, int | float) and (t == 0 or 1e-3 <= t < 1e3) for t in c.eval.temperatures):
-        out.append(f"eval.temperatures={tuple(c.eval.temperatures)}: 0 (greedy), or numbers from 0.001 up to below 1000")
+    temperatures = tuple(c.eval.temperatures)
+    if not all(_number(t, int | float) and (t == 0 or 1e-3 <= t < 1e3) for t in temperatures) or len(set(temperatures)) < len(
+        temperatures
+    ):
+        out.append(f"eval.temperatures={temperatures}: 0 (greedy), or numbers from 0.001 up to below 1000, each once")
     for path in ("tasks.domains", "tasks.kinds", "eval.splits", "model.lora.targets"):
         if not all(isinstance(name, str) for name in field(c, path)) or len(set(field(c, path))) < len(field(c, path)):
             out.append(f"{path}={tuple(field(c, path))}: names, each of them once")
@@ -71,10 +76,15 @@ def _numbers(c: Any, prefix: str = "") -> list[str]:
     return out
 
 
+def _number(value: Any, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
 def _values(c: Any) -> list[str]:
     out = []
+    recorded = _recorded(c)
     for path, allowed in CHOICES.items():
-        if (got := field(c, path)) not in allowed:
+        if (got := field(c, path)) not in allowed and got != recorded.get(path):
             out.append(f"{path}={got!r}: choose one of {', '.join(allowed)}")
     out += [f"{path}={field(c, path)}: must be above 0" for path in POSITIVE if not field(c, path) > 0]
     out += [f"{path}={field(c, path)}: must not be negative" for path in NOT_NEGATIVE if not field(c, path) >= 0]
@@ -85,10 +95,23 @@ def _values(c: Any) -> list[str]:
     return out
 
 
-def _warmup(c: Any) -> list[str]:
-    """A warmup that leaves no step of the run (as a share it never does)."""
+def _recorded(c: Any) -> dict[str, Any]:
+    """What the algorithm's record sets (`slca.assemble.apply_record`), by field; these are no choices of the user's."""
+    from slca.credit.algorithms import algorithm
+
+    try:
+        return {f"loss.{name}": value for name, value in algorithm(c.credit.algorithm, c.credit).loss.items()}
+    except (KeyError, ValueError):  # `_algorithm` says why
+        return {}
+
+
+def _steps(c: Any) -> list[str]:
+    """A step to profile that the run has not; a warmup that leaves no step of the run (as a share it never does)."""
     runs = {"optim": c.train.steps * c.train.mu * c.train.mini_batches, "sft": c.sft.steps}
-    return [
+    out = []
+    if not -1 <= c.run.profile_step < max(1, c.train.steps):
+        out.append(f"run.profile_step={c.run.profile_step}: an RL step of the {c.train.steps} (train.steps), from 0; -1 = none")
+    return out + [
         f"{name}.warmup={c[name].warmup}: the run has {steps} optimiser steps; use fewer, or a share of them below 1"
         for name, steps in runs.items()
         if steps and c[name].warmup >= 1 and c[name].warmup >= steps
@@ -98,7 +121,7 @@ def _warmup(c: Any) -> list[str]:
 def _rollout(c: Any) -> list[str]:
     r, out = c.rollout, []
     if r.group < 2:
-        out.append(f"rollout.group={r.group}: a group of one has no spread to learn from; use 2 or more (the paper: 16)")
+        out.append(f"rollout.group={r.group}: a group needs 2 members or more to have a spread to learn from (the paper: 16)")
     if r.top_p != 1.0 or r.top_k != 0:
         out.append(
             f"rollout.top_p={r.top_p}, rollout.top_k={r.top_k}: truncated sampling makes every importance ratio wrong; "
@@ -113,7 +136,7 @@ def _rollout(c: Any) -> list[str]:
             f"rollout.prompts={r.prompts} is not divisible by train.mini_batches={c.train.mini_batches}: groups never split"
         )
     slots = min(r.slots, r.prompts * r.group)
-    if r.shared_slots > r.group or (r.shared_slots > 0 and slots % r.shared_slots):
+    if r.shared_slots > 0 and (r.shared_slots > r.group or slots % r.shared_slots):
         out.append(
             f"rollout.shared_slots={r.shared_slots}: a number of slots that share the prompt of a group of {r.group} (rollout.group) "
             f"and divide the {slots} slots in use (rollout.slots, at most prompts x group); 0 = each slot holds its own prompt"
@@ -159,13 +182,26 @@ def _model(c: Any) -> list[str]:
         out.append(f"model.lora.targets={tuple(m.lora.targets)}: one or more of {', '.join(LORA_TARGETS)}")
     if m.heads % m.kv_heads:
         out.append(f"model.heads={m.heads} is not a multiple of model.kv_heads={m.kv_heads}")
-    for path, weights in (("model.source", True), ("chat.tokenizer", False), ("checkpoint.init", True)):
+    if m.attention == "cudnn" and m.dtype != "bfloat16":
+        out.append(
+            f"model.attention='cudnn': computes in bfloat16, not model.dtype={m.dtype!r}; use 'auto', 'xla' or 'blockwise'"
+        )
+    for path, word, weights in (
+        ("model.source", "random", True),
+        ("chat.tokenizer", "tiny", False),
+        ("checkpoint.init", "", True),
+    ):
         name = field(c, path)
-        if name in ("random", "tiny", "") or name.startswith("gguf:"):
+        if name == word:
+            continue
+        if name.startswith("gguf:"):
+            out += _gguf(path, name)
             continue
         folder = Path(name)
         what = "weights" if weights else "tokenizer"
-        if not _is_folder(folder):
+        if os.path.isfile(name):
+            out.append(f"{path}={name}: is a file; name a folder, or gguf:{name} for a GGUF file")
+        elif not os.path.isdir(folder):
             out.append(
                 f"{path}={name}: no such folder; put the model's {what} there first (a Hugging Face folder, for instance "
                 f"`hf download Qwen/{folder.name} --local-dir {name}`), or point --config.{path} at one"
@@ -177,11 +213,14 @@ def _model(c: Any) -> list[str]:
     return out
 
 
-def _is_folder(folder: Path) -> bool:
+def _gguf(path: str, name: str) -> list[str]:
+    from slca.chat.gguf_file import locate
+
     try:
-        return folder.is_dir()
-    except OSError:  # a name too long for the system
-        return False
+        locate(name)
+        return []
+    except (ValueError, OSError) as error:
+        return [f"{path}={name}: {error}"]
 
 
 def _holds_weights(folder: Path) -> bool:
@@ -260,7 +299,7 @@ def _simulators_model(c: Any) -> list[str]:
         out.append("sgls.backend=jax: replies are held to their schemas by llguidance: pip install 'slca[grammar]'")
     if g.model and not g.model.startswith("gguf:"):
         folder = Path(g.model)
-        if not _is_folder(folder) or not (_holds_weights(folder) or _holds_checkpoint(folder)):
+        if not os.path.isdir(folder) or not (_holds_weights(folder) or _holds_checkpoint(folder)):
             out.append(f"sgls.model={g.model}: neither a run, a step folder nor a Hugging Face folder with *.safetensors")
     longest = g.max_prompt_tokens + g.max_tokens
     if not g.model and c.model.source == "random" and longest > c.model.max_length:

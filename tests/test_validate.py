@@ -3,6 +3,7 @@
 import pytest
 
 from configs import default
+from slca.assemble import apply_record
 from slca.credit.algorithms import ALGORITHMS
 from slca.validate import ConfigError, field, validate
 
@@ -57,6 +58,21 @@ def test_default_is_valid(config):
         ("rollout.prompt_buckets", (64,)),
         ("mesh.data", 0),
         ("model.source", "a" * 5000),
+        ("model.source", ""),
+        ("model.source", "tiny"),
+        ("model.source", "gguf:no-such-package"),
+        ("chat.tokenizer", "random"),
+        ("chat.tokenizer", "gguf:no/such/file.gguf"),
+        ("checkpoint.init", "random"),
+        ("checkpoint.init", "tiny"),
+        ("checkpoint.init", "gguf:nofile"),
+        ("checkpoint.init", __file__),
+        ("model.attention", "cudnn"),
+        ("run.profile_step", 10_000),
+        ("run.profile_step", -5),
+        ("train.row_lengths", (True, 4096)),
+        ("eval.temperatures", (True,)),
+        ("eval.temperatures", (1.0, 1.0)),
         ("tasks.domains", (1,)),
         ("tasks.kinds", ("single", "single")),
         ("eval.splits", (None,)),
@@ -131,9 +147,28 @@ def test_resampling_does_not_fit_credit_that_waits_for_a_probe():
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_every_record_of_the_table_may_run(name):
+    """Also once its fields are in the config, as `prepare` and `slca.aot` leave it: rebel's loss.policy is no choice of the user's."""
     config = default.get_config()
     config.credit.algorithm = name
     validate(config)
+    apply_record(config)
+    validate(config)
+
+
+def test_a_policy_loss_that_no_record_set_is_refused():
+    assert "loss.policy='terms'" in refused(loss__policy="terms")
+
+
+def test_one_line_a_field():
+    assert refused(reward__summary_noise=float("nan")).count("reward.summary_noise") == 1
+    assert len(refused(rollout__group=-8).splitlines()) == 1
+
+
+def test_faults_are_drawn_from_some():
+    config = default.get_config()
+    config.sgls.faults.update(rate=0.5, kinds=())
+    with pytest.raises(ConfigError, match=r"sgls\.faults\.kinds"):
+        validate(config)
 
 
 def test_batch_that_does_not_divide():

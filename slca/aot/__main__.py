@@ -73,8 +73,10 @@ def _check(argv: list[str]) -> None:
         raise UsageError(f"--hbm={HBM.value}: GiB of a chip, above 0 (0: the table's)")
     if unknown := set(ONLY.value) - set(PROGRAMS):
         raise UsageError(f"--programs: no {', '.join(sorted(unknown))}; choose of {','.join(PROGRAMS)}")
-    if SLOTS.value not in (None, "search") and not (SLOTS.value.isdecimal() and int(SLOTS.value)):
-        raise UsageError(f"--slots={SLOTS.value}: a number of slots above 0, or search")
+    if SLOTS.value not in (None, "search") and not (SLOTS.value.isdecimal() and 0 < int(SLOTS.value) < 2**31):
+        raise UsageError(f"--slots={SLOTS.value}: a number of slots above 0 and below 2^31, or search")
+    if set(ONLY.value) == {"spread"} and not CONFIG.value.rollout.shared_slots:
+        raise UsageError("--programs=spread: only runs whose slots share prompts have it; set --config.rollout.shared_slots")
     if MESH.value is not None:
         sizes = MESH.value.split("x")
         if len(sizes) != 3 or not all(size.isdecimal() and int(size) for size in sizes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,10 @@ from slca.aot.architectures import ARCHITECTURES
 from slca.aot.chips import Chip, Target
 from slca.aot.measure import Result, measure
 from slca.aot.programs import Shapes, bytes_a_chip
-from slca.assemble import apply_record, architecture
+from slca.assemble import apply_record, architecture, check_attention
 from slca.chat import tokenizer as tokenizers
 from slca.learn.sharding import make_mesh, own_mesh
-from slca.policy import weights
+from slca.policy import lora, weights
 from slca.policy.config import ModelConfig
 from slca.validate import ConfigError, validate
 
@@ -23,7 +24,8 @@ SAMPLING = ("prefill", "insert", "spread", "append", "decode", "decode_few")
 
 def shapes(config: Any, target: Target) -> Shapes:
     """Mesh, state and optimizer of the config's RL phase, as shapes. Raises ConfigError for a config that cannot run."""
-    apply_record(config)
+    with contextlib.suppress(KeyError, ValueError):  # validate says what is wrong with the algorithm
+        apply_record(config)
     elsewhere = config.copy_and_resolve_references()
     with elsewhere.unlocked():  # the pod's files are not here
         elsewhere.model.source, elsewhere.chat.tokenizer, elsewhere.checkpoint.init = "random", "tiny", ""
@@ -35,6 +37,7 @@ def shapes(config: Any, target: Target) -> Shapes:
     here: Any = own_mesh(mesh, target.host) if target.hosts > 1 else mesh
     try:
         model = model_of(config)
+        check_attention(config, model, mesh.devices.flat[0].platform)
     except (ValueError, OSError) as error:  # the files that the config names
         raise ConfigError(str(error)) from error
     return programs.shapes(config, model, mesh, here, target.hosts)
@@ -46,14 +49,14 @@ def model_of(config: Any) -> ModelConfig:
     if source == "random":
         return architecture(config, tokenizers.load(config.chat.tokenizer, config.chat.template))
     if source.startswith("gguf:") or Path(source).is_dir():
-        return weights.architecture(source).run_as(config.model)
+        return lora.with_lora(weights.architecture(source).run_as(config.model), config.model.lora)
     name = Path(source).name
     if name not in ARCHITECTURES:
         raise ConfigError(
             f"model.source={source}: no such folder, and slca/aot/architectures.py knows {', '.join(ARCHITECTURES)}; put the "
             "checkpoint's config.json there, or use model.source=random"
         )
-    return ModelConfig.from_hf(ARCHITECTURES[name]).run_as(config.model)
+    return lora.with_lora(ModelConfig.from_hf(ARCHITECTURES[name]).run_as(config.model), config.model.lora)
 
 
 def results(s: Shapes, chip: Chip, only: Sequence[str], slots: str | None = None) -> Iterator[Result]:

@@ -30,6 +30,7 @@ _HTML = (
     "table caption thead tbody tfoot tr th td h1 h2 h3 h4 h5 h6 blockquote strong em b i u s sub sup code a html body img "
     "span bbox ul li div iframe footer"
 )
+FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")  # of a Hugging Face folder: one of them
 TEXT_TOKENS = frozenset(f"<{slash}{name}>" for name in _HTML.split() for slash in ("", "/"))
 
 
@@ -97,6 +98,8 @@ def from_folder(path: Path, chat_template: str = "") -> FastTokenizer:
     """A Hugging Face folder (tokenizer.json and its config). Only files of the folder are read; no code in it is run."""
     from transformers import AutoTokenizer
 
+    if not any((path / file).is_file() for file in FILES):  # transformers would make up an empty one
+        raise ValueError(f"chat.tokenizer={str(path)!r}: the folder holds no tokenizer ({', '.join(FILES)})")
     try:
         loaded = AutoTokenizer.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # a file of another form raises whatever met it

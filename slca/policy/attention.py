@@ -8,7 +8,6 @@ decided by position in the row: inside an episode that equals distance in tokens
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -16,12 +15,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from slca.policy import dense
+from slca.policy import dense, splash
 from slca.policy.dense import NEGATIVE
 
 BLOCK = 512  # tokens of a query or key block of the blockwise form
-# Tokens of a block of the splash kernel: the largest that divides the row; with blocks of 128 it waits for memory.
-SPLASH_TILES = (512, 256, 128)
 DENSE = 2048  # tokens of a row up to which `auto` holds all scores at once
 CACHED_BLOCK = 256  # queries of a piece that meet the cache together
 
@@ -69,26 +66,36 @@ def attention(
     """
     if implementation == "auto":
         implementation = _choice(q.shape[1], q.shape[3], prefix is not None)
+    if reason := refusal(implementation, _platform(), q.dtype, q.shape[1], q.shape[3]):
+        raise ValueError(reason)
     if implementation == "splash":
         if prefix is not None:
             raise ValueError(
                 "attention='splash' keeps episodes apart and knows no shared prefix: use model.attention='xla' or 'blockwise', "
                 "or train.share_prompts=False"
             )
-        return _splash(q, k, v, episode, window, scale)
+        return splash.attend(q, k, v, episode, window, scale)
     reach = None if window is None else jnp.where(window[1], window[0], q.shape[1] + 1)
     if implementation == "blockwise":
         return _blockwise(q, k, v, episode, reach, scale, prefix)
-    if implementation == "cudnn" and (_platform() != "gpu" or q.dtype != jnp.bfloat16):
-        raise ValueError(
-            f"attention='cudnn' needs an NVIDIA GPU and dtype bfloat16; here: {_platform()}, {q.dtype}. "
-            "Use model.attention='xla' or 'blockwise'."
-        )
     mask = _mask(q.shape[1], episode, reach, prefix)
     if implementation == "xla":
         return dense.attend(q, k, v, jnp.tri(q.shape[1], dtype=bool)[None, None] if mask is None else mask, scale)
     kernel: Any = implementation
     return jax.nn.dot_product_attention(q, k, v, mask=mask, is_causal=mask is None, scale=scale, implementation=kernel)
+
+
+def refusal(implementation: str, platform: str, dtype: Any, length: int, size: int) -> str:
+    """Why this implementation cannot attend over rows of `length` tokens with heads of `size` there, and what can; "" = it can."""
+    remedy = "use model.attention='auto', 'xla' or 'blockwise'"
+    if implementation == "cudnn" and (platform != "gpu" or dtype != jnp.bfloat16):
+        return f"attention='cudnn' needs an NVIDIA GPU and dtype bfloat16; here: {platform}, {jnp.dtype(dtype).name}; {remedy}"
+    if implementation == "splash" and (platform != "tpu" or length % 128 or size % 64):
+        return (
+            f"attention='splash' needs a TPU, rows of a multiple of 128 tokens and heads of a multiple of 64; here: {platform}, "
+            f"{length} tokens, head_dim {size}; {remedy}"
+        )
+    return ""
 
 
 def _choice(length: int, size: int, shared: bool = False) -> str:
@@ -186,64 +193,6 @@ def _blockwise(
     out = lax.map(query_block, (q, episode, positions, shared, jnp.arange(count)))  # [count, B, K, G, block, h]
     out = out.transpose(1, 0, 4, 2, 3, 5).reshape(rows, count * block, heads, size)
     return out[:, :length]
-
-
-def _splash(
-    q: Array, k: Array, v: Array, episode: Array | None, window: tuple[int, Array] | None, scale: float, interpret: bool = False
-) -> Array:
-    """The TPU's splash kernel, rows over (data, fsdp) and heads over tensor of the mesh that is set, if any."""
-    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernel
-    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
-
-    rows, length, _, size = q.shape
-    if not interpret and (_platform() != "tpu" or length % 128 or size % 64):
-        raise ValueError(
-            f"attention='splash' needs a TPU, rows of a multiple of 128 tokens and heads of a multiple of 64; here: {_platform()}, "
-            f"{length} tokens, head_dim {size}. Use model.attention='xla' or 'blockwise'."
-        )
-    if episode is None:
-        episode = jnp.ones((rows, length), jnp.int32)
-    tile = next((b for b in SPLASH_TILES if length % b == 0), length)
-    sizes: Any = [tile] * 8
-    tiles = kernel.BlockSizes(*sizes)
-
-    def attend(q, k, v, episode, sliding):
-        heads = q.shape[1]
-
-        def run(mask):
-            run_row = kernel.make_splash_mha(
-                masks.MultiHeadMask([mask] * heads), block_sizes=tiles, head_shards=1, q_seq_shards=1, interpret=interpret
-            )
-            return jax.vmap(lambda q, k, v, e: run_row(q, k, v, segment_ids=kernel.SegmentIds(e, e)))(q, k, v, episode)
-
-        causal = masks.CausalMask((length, length))
-        if window is None:
-            return run(causal)
-        local = masks.LocalMask((length, length), (window[0] - 1, 0), 0)
-        return lax.cond(sliding > 0, lambda: run(local), lambda: run(causal))
-
-    sliding = jnp.int32(0) if window is None else jnp.asarray(window[1], jnp.int32)
-    mesh = jax.sharding.get_abstract_mesh()
-    if not mesh.empty:
-        heads, copies = _head_split(q.shape[2], k.shape[2], mesh.shape.get("tensor", 1))
-        k, v = (jnp.repeat(x, copies, axis=2) if copies > 1 else x for x in (k, v))
-        batch = tuple(axis for axis in ("data", "fsdp") if axis in mesh.axis_names)
-        row, head = jax.P(batch), jax.P(batch, heads)
-        attend = jax.shard_map(attend, mesh=mesh, in_specs=(head, head, head, row, jax.P()), out_specs=head, check_vma=False)
-    q, k, v = ((x * f).transpose(0, 2, 1, 3) for x, f in ((q, scale), (k, 1), (v, 1)))
-    return attend(q, k, v, episode, sliding).transpose(0, 2, 1, 3)
-
-
-def _head_split(heads: int, kv_heads: int, devices: int) -> tuple[str | None, int]:
-    """(mesh axis that splits the heads or None, copies of each KV head) on `devices` of the tensor axis.
-
-    More devices than KV heads: each KV head is copied to the devices of its group, and no device holds more than it needs.
-    Heads that the devices do not divide stay whole on every one, as `sharding.partition_spec` leaves their parameters.
-    """
-    if devices == 1 or heads % devices:
-        return None, 1
-    copies = devices // math.gcd(kv_heads, devices)
-    return ("tensor", copies) if (heads // kv_heads) % copies == 0 else (None, 1)
 
 
 def cached_attention(

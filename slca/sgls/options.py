@@ -77,6 +77,10 @@ class Options:
         kinds = faults.get("kinds", KINDS)
         if not isinstance(kinds, list | tuple):
             raise ValueError(f"sgls.faults.kinds={kinds!r}: a list of {', '.join(KINDS)}")
+        if self.fault_rate and not kinds:
+            raise ValueError(
+                f"sgls.faults.kinds=(): sgls.faults.rate={self.fault_rate} draws from them; name some of {', '.join(KINDS)}"
+            )
         if unknown := [kind for kind in kinds if kind not in KINDS]:
             raise ValueError(f"sgls.faults.kinds: unknown {unknown}; known are {list(KINDS)}")
 

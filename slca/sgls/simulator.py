@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -48,7 +49,7 @@ class Simulator:
     ):
         self.options = Options(**options).effective()
         self._backend = backends.make(backend, self.options, generate) if isinstance(backend, str) else backend
-        self._store = Store(self.options.store) if self.options.store else None
+        self._store = _opened(self.options.store) if self.options.store else None
         self._cache = None if self.options.cache == "none" else Cache(self._store)
         self._meter = Meter()
         self._totals: dict[str, float] = {}  # counts of backend and cache at the last reset
@@ -249,6 +250,13 @@ class Simulator:
             return response.cut_json(response.loads(text), self.options.max_chars)
         except response.InvalidResponse:
             return response.cut_middle(text, self.options.max_chars)
+
+
+def _opened(path: str) -> Store:
+    try:
+        return Store(path)
+    except sqlite3.Error as error:
+        raise ValueError(f"sgls.store={path}: {error}; name a SQLite file (made if absent) in a folder that exists") from error
 
 
 def _seed(context: Context, group: str, alone: bool) -> int:

@@ -21,12 +21,27 @@ def test_help_names_purpose_example_and_exit_codes():
         (["--config=configs/tiny.py"], "--topology is missing"),
         (["--config=configs/tiny.py", "--topology=cpu:8", "--programs=updates"], "no updates; choose of update,prefill"),
         (["--config=configs/tiny.py", "--topology=cpu:8", "--mesh=2x4"], "expected DATAxFSDPxTENSOR"),
-        (["--config=configs/tiny.py", "--topology=cpu:8", "--slots=many"], "a number of slots above 0, or search"),
+        (
+            ["--config=configs/tiny.py", "--topology=cpu:8", "--slots=many"],
+            "a number of slots above 0 and below 2^31, or search",
+        ),
         (["--config=configs/tiny.py", "--topology=cpu:8", "--config.train.nope=1"], "no such config field"),
         (["--config=configs/tiny.py", "--topology=cpu:8", "--programs="], "--programs is empty"),
         (["--config=configs/tiny.py", "--topology=cpu:8", "--hbm=nan"], "--hbm=nan"),
         (["--config=configs/tiny.py", "--topology=cpu:99999999999"], "expected cpu:N"),
         (["--config=configs/tiny.py", "--topology=cpu:2", "--config.chat.tokenizer=nowhere"], "no such folder"),
+        (["--config=configs/tiny.py:nope", "--topology=cpu:2"], "unknown algorithm 'nope'"),
+        (["--config=configs/tiny.py", "--topology=cpu:2", f"--slots={'9' * 20}"], "and below 2^31"),
+        (["--config=configs/tiny.py", "--topology=cpu:2", "--programs=spread"], "rollout.shared_slots"),
+        (
+            [
+                "--config=configs/tiny.py",
+                "--topology=cpu:2",
+                "--config.model.attention=splash",
+                "--config.train.share_prompts=False",
+            ],
+            "model.attention='splash' needs a TPU",
+        ),
     ],
 )
 def test_a_wrong_command_is_one_line_and_2(arguments, message):

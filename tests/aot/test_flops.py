@@ -5,7 +5,7 @@ from jax import P, lax
 from jax.sharding import Mesh
 
 from slca.aot.flops import count
-from slca.policy import attention, transformer
+from slca.policy import splash, transformer
 from slca.policy.config import ModelConfig
 
 
@@ -51,10 +51,10 @@ def test_a_shard_map_counts_every_device():
 def test_splash_counts_blocks_at_or_under_the_diagonal():
     """2 heads of 64, 1,024 tokens in blocks of 512: 3 of 4 pairs of blocks, two products each."""
     q, k = (jax.ShapeDtypeStruct((1, 1024, n, 64), jnp.float32) for n in (2, 1))
-    forward = jax.jit(lambda q, k: attention._splash(q, k, k, None, None, 1.0, interpret=True))
+    forward = jax.jit(lambda q, k: splash.attend(q, k, k, None, None, 1.0, interpret=True))
     product = 3 * 2 * (2 * 512 * 512 * 64)
     assert count(forward.trace(q, k).jaxpr) == 2 * product
-    backward = jax.jit(jax.grad(lambda q, k: attention._splash(q, k, k, None, None, 1.0, interpret=True).sum(), (0, 1)))
+    backward = jax.jit(jax.grad(lambda q, k: splash.attend(q, k, k, None, None, 1.0, interpret=True).sum(), (0, 1)))
     # forward 2, dq: scores, their gradient and dq itself, dk and dv: scores, their gradient and two more; outside, output x its gradient
     assert count(backward.trace(q, k).jaxpr) == (2 + 3 + 4) * product + 2 * 2 * 1024 * 64
 

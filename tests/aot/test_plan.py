@@ -173,3 +173,18 @@ def test_a_tpu_topology_needs_libtpu(monkeypatch):
 def test_meshes_are_the_devices_in_order(config):
     config.mesh.update({"data": 2, "fsdp": 2, "tensor": 2})
     assert [d.id for d in make_mesh(config.mesh).devices.flat] == [d.id for d in jax.devices()]
+
+
+def test_adapters_of_a_named_architecture_and_the_reference_of_a_kl_in_the_reward_are_counted():
+    """Adam moments of the adapters alone: with rank 8 the state is the masters and some MiB, not three times the masters."""
+    c = importlib.import_module("configs.0_5b").get_config()
+    c.loss.kl_coef, c.reward.kl_coef, c.train.keep_reference = 0.0, 0.0, False
+    target = chips.target("cpu:8")
+    plain = plan.shapes(c, target)
+    assert not plain.reference and plain.model.lora is None
+    c.model.lora.rank, c.reward.kl_coef = 8, 0.1
+    adapted = plan.shapes(c, target)
+    assert adapted.reference and adapted.model.lora.rank == 8
+    masters = bytes_a_chip(plain.state.params)
+    assert bytes_a_chip(plain.state) == pytest.approx(3 * masters, rel=0.01)
+    assert masters < bytes_a_chip(adapted.state) < 1.2 * masters

@@ -43,7 +43,14 @@ def test_dry_run_of_every_part(tmp_path):
 
 @pytest.mark.parametrize(
     ("argv", "says"),
-    [(["--models=70B"], "70B unknown"), (["--parts=decode,all"], "all unknown"), (["--dry", "--rounds=0"], "at least 1")],
+    [
+        (["--models=70B"], "70B unknown"),
+        (["--parts=decode,all"], "all unknown"),
+        (["--dry", "--rounds=0"], "at least 1"),
+        (["--dry", "--peak-flops=-1"], "--peak-flops: -1: a number, at least 0"),
+        (["--dry", "--attention=fast"], "invalid choice: 'fast'"),
+        (["--dry", "--out=/"], "--out: /: a folder"),
+    ],
 )
 def test_wrong_arguments_are_named(argv, says, capsys):
     with pytest.raises(SystemExit) as ended:

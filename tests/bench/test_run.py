@@ -14,17 +14,23 @@ from bench.step_worker import SIZES
     [
         ([], "COMPARISON"),
         (["nothing"], "nothing"),
-        (["step", "--rounds=0"], "--rounds=0: at least 1"),
+        (["step", "--rounds=0"], "--rounds: 0: a whole number, at least 1"),
         (["step", "--sizes=small,huge"], "--sizes: huge unknown; there are small, mid"),
         (["scaling", "--axes=G"], "--axes: G unknown; there are group, turns, prompt, model"),
-        (["rollout", "--batches=16,x"], "--batches=16,x: positive numbers"),
-        (["rollout", "--batches=0"], "--batches=0"),
-        (["rollout", "--new=0"], "--new=0: at least 1"),
+        (["rollout", "--batches=16,x"], "--batches: x: a whole number, at least 1"),
+        (["rollout", "--batches=0"], "--batches: 0: "),
+        (["rollout", "--new=0"], "--new: 0: a whole number, at least 1"),
+        (["rollout", "--without=floo"], "--without: floo unknown; there are plain loop; floor; transformers; "),
+        (["rollout", "--without=floor;ours"], "--without: ours cannot be left out"),
+        (["rollout", "--add", "--out=README.md"], "README.md: cannot be read as JSON"),
+        (["rollout", "--add", "--out=bench/figures/step.json"], "step.json: no results of `python -m bench.run rollout`"),
+        (["step", "--out=bench"], "--out: bench: a folder; name a file in it"),
         (["agentic", "--venvs=/nowhere"], "--venvs=/nowhere has no tunix; build it with: sh bench/venvs.sh /nowhere"),
         (["startup", "--venvs=/nowhere"], "--venvs"),
     ],
 )
-def test_wrong_arguments_are_named(argv, says, capsys):
+def test_wrong_arguments_are_named(argv, says, capsys, monkeypatch):
+    monkeypatch.chdir(run.contender.ROOT)
     with pytest.raises(SystemExit) as ended:
         run.main(argv)
     assert ended.value.code == 2 and says in capsys.readouterr().err
@@ -83,6 +89,17 @@ def test_results_are_written_table_by_table_and_parts_are_added(tmp_path, monkey
     monkeypatch.setitem(run.COMPARISONS, "update", lambda args, peers: [{"title": "mid", "n": 4}])
     run.main(["update", f"--out={out}"])
     assert titles() == [("mid", 4)]
+
+
+def test_what_is_left_out_is_not_started(monkeypatch):
+    from bench import rollout
+
+    monkeypatch.setattr(rollout, "Contender", lambda command, **how: command)
+    peers = {"torch": "t", "tunix": "u", "jax12": "j"}
+    assert set(rollout.contenders("f", 2, 3, **peers)) == {"ours", *rollout.OTHERS}
+    without = rollout.left_out("transformers, passive;floor")
+    assert set(rollout.contenders("f", 2, 3, **peers, without=without)) == {"ours", *rollout.OTHERS} - set(without)
+    assert rollout.left_out("") == []
 
 
 def test_names_agree_between_the_modules():

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from bench import science
+from bench.contender import ROOT
 from bench.science import Run, cold_start, finished, run_all, runs
 
 
@@ -86,6 +87,42 @@ def test_failures_are_counted_and_a_failed_cold_start_stops_its_own_runs_alone(t
     assert [run for run in wanted if finished(run.folder(tmp_path))] == [run for run in wanted if run.seed == 1]
     printed = capsys.readouterr().out
     assert "exit code 3, see " in printed and "sparse execution reward · slca · seed 0: its cold start failed" in printed
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["list", "--algorithms=nope"], "--algorithms: nope unknown; there are slca, grpo, "),
+        (["list", "--algorithms=slca,gigpo", "--part=sparse"], "--algorithms: gigpo unknown; there are slca, grpo, "),
+        (["list", "--seeds=0"], "--seeds: 0: a whole number, at least 1"),
+        (["run", "--seeds=-1"], "--seeds: -1: a whole number, at least 1"),
+        (["run", "--cold-starts=-1"], "--cold-starts: -1: a whole number, at least 0"),
+        (["run", "--jobs=0"], "--jobs: 0: a whole number, at least 1"),
+        (["collect", "--root=nowhere"], "--root=nowhere: there is no such folder"),
+        (["collect", "--root=.", "--results=README.md/x.jsonl"], "--results=README.md/x.jsonl: cannot be written"),
+        (["collect", "--results=bench"], "bench is a folder"),
+        (["report", "--results=bench"], "bench is a folder"),
+        (["report", "--results=nowhere.jsonl"], "nowhere.jsonl: no such file, no lines for this selection"),
+        (["report", "--results=README.md"], "README.md, line 1: not a line that"),
+    ],
+)
+def test_wrong_arguments_are_named(argv, says, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(SystemExit) as ended:
+        science.main(argv)
+    assert ended.value.code == 2 and says in capsys.readouterr().err
+
+
+def test_collect_makes_the_folder_of_its_results_and_report_wants_lines(tmp_path, capsys, monkeypatch):
+    write_results(Run("base", "slca", 0).folder(tmp_path), "after RL")
+    monkeypatch.setattr(science.science_report, "outcome", lambda folder: {"numbers": {}, "curves": {}})
+    results = tmp_path / "new" / "lines.jsonl"
+    where = [f"--root={tmp_path}", f"--results={results}"]
+    for added in (1, 0):
+        assert science.main(["collect", *where]) == 0 and f"{added} runs added to {results}" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        science.main(["report", "--algorithms=grpo", *where])
+    assert "1 lines, none for this selection" in capsys.readouterr().err
 
 
 def test_list_and_unknown_parts(tmp_path, capsys):

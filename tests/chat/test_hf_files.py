@@ -81,6 +81,13 @@ def test_a_pipeline_without_a_folder_is_written(tmp_path):
     assert settings_["tokenizer_class"] == "PreTrainedTokenizerFast"
 
 
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
+    """transformers makes up an empty one where the config names a model type."""
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    with pytest.raises(ValueError, match=r"the folder holds no tokenizer \(tokenizer.json"):
+        tokenizer.load(str(tmp_path))
+
+
 def test_a_tokenizer_of_another_kind_is_refused(tmp_path):
     class Other:
         name = "other"

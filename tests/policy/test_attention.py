@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from slca.policy import attention
+from slca.policy import attention, splash
 from slca.policy.attention import cached_attention
 
 B, T, H, K, D = 2, 24, 4, 2, 8
@@ -76,7 +76,7 @@ def test_splash_interpreted_against_xla(window):
     episode = np.repeat([[1, 2, 0]], [50, 60, 18], axis=1)
     for sliding in (0, 1) if window else (0,):
         pair = None if window is None else (window, jnp.int32(sliding))
-        ours = attention._splash(q, k, v, jnp.asarray(episode), pair, 0.4, interpret=True)
+        ours = splash.attend(q, k, v, jnp.asarray(episode), pair, 0.4, interpret=True)
         expected = run("xla", q, k, v, episode, window if sliding else None)
         np.testing.assert_allclose(ours, expected, atol=1e-5)
 
@@ -93,7 +93,7 @@ def test_splash_interpreted_over_several_blocks_with_gradients(window):
     def value_and_grad(how):
         def objective(q, k, v):
             if how == "splash":
-                out = attention._splash(q, k, v, episode, pair, 0.4, interpret=True)
+                out = splash.attend(q, k, v, episode, pair, 0.4, interpret=True)
             else:
                 out = attention.attention(q, k, v, episode=episode, window=pair, scale=0.4, implementation=how)
             return jnp.sum(jnp.sin(out)), out
@@ -152,7 +152,7 @@ def test_long_pieces_meet_the_cache_in_blocks(monkeypatch, window):
      (14, 2, 4, (None, 1)), (28, 4, 8, (None, 1)), (8, 2, 1, (None, 1))],
 )  # fmt: skip
 def test_heads_on_devices(heads, kv_heads, devices, expected):
-    assert attention._head_split(heads, kv_heads, devices) == expected
+    assert splash.head_split(heads, kv_heads, devices) == expected
 
 
 @pytest.mark.parametrize("heads, kv_heads", [(4, 4), (8, 2), (3, 1)])
@@ -169,7 +169,7 @@ def test_splash_on_a_mesh_interpreted(config, heads, kv_heads):
 
     def on_mesh(q, k, v):
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            return attention._splash(q, k, v, jnp.asarray(episode), None, 0.4, interpret=True)
+            return splash.attend(q, k, v, jnp.asarray(episode), None, 0.4, interpret=True)
 
     rows = jax.NamedSharding(mesh, jax.P(("data", "fsdp")))
     np.testing.assert_allclose(jax.jit(on_mesh, in_shardings=rows)(q, k, v), run("xla", q, k, v, episode), atol=1e-5)

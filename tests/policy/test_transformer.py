@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from slca.learn.sharding import make_mesh, shardings
-from slca.policy import attention, cache, transformer, weights
+from slca.policy import attention, cache, splash, transformer, weights
 from tests.golden import recipe
 from tests.policy.models import FAMILIES, logits, params, row_logits
 
@@ -111,7 +111,8 @@ def test_prefill_and_decode_equal_one_forward(family, how):
 @pytest.fixture
 def splash_here(monkeypatch):
     """The TPU's kernel, interpreted."""
-    monkeypatch.setattr(attention, "_splash", functools.partial(attention._splash, interpret=True))
+    monkeypatch.setattr(splash, "attend", functools.partial(splash.attend, interpret=True))
+    monkeypatch.setattr(attention, "refusal", lambda *facts: "")
 
 
 LONG = np.random.default_rng(4).integers(0, 61, 128)  # a block of the kernel

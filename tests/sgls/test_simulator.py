@@ -439,6 +439,11 @@ def test_backends_that_cannot_be_made(options, words):
         Simulator(**options)
 
 
+def test_a_store_that_cannot_be_opened_names_its_field(tmp_path):
+    with pytest.raises(ValueError, match=r"sgls\.store=.*/nowhere/x\.db: unable to open"):
+        Simulator(store=str(tmp_path / "nowhere" / "x.db"))
+
+
 def test_metrics():
     simulator = Simulator(Echo("prose", GOOD))
     for call in (WEATHER, WEATHER, ToolCall("nope", {}), ToolCall("get_weather", {})):

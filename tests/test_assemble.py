@@ -1,0 +1,53 @@
+"""What the parts refuse of each other, in one line that names the field."""
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from configs import tiny
+from slca.assemble import assemble, base_params, check_attention
+from slca.policy.config import ModelConfig
+from slca.validate import ConfigError
+
+
+@pytest.fixture
+def config():
+    c = tiny.get_config()
+    c.model.update(width=32, layers=1, heads=2, kv_heads=1, head_dim=64, ff=64)
+    return c
+
+
+def test_a_vocabulary_smaller_than_the_tokenizers(config):
+    """Ids beyond it would read past the embedding: the loss is NaN."""
+    config.model.vocab = 100
+    with pytest.raises(ConfigError, match=r"model\.vocab=100: chat\.tokenizer has 1280 ids"):
+        assemble(config)
+
+
+@pytest.mark.parametrize("kind, needs", [("splash", "needs a TPU"), ("cudnn", "needs an NVIDIA GPU")])
+def test_an_attention_of_other_hardware(config, kind, needs):
+    config.model.attention, config.train.share_prompts = kind, False
+    with pytest.raises(ConfigError, match=rf"model\.attention='{kind}' {needs}"):
+        assemble(config)
+
+
+def test_splash_takes_rows_and_prompts_of_whole_blocks(config):
+    model = ModelConfig.random(config.model, 1280)
+    config.model.attention = "splash"
+    config.train.row_lengths, config.rollout.prompt_buckets, config.sft.steps = (256, 512), (128,), 0
+    check_attention(config, model, "tpu")
+    config.rollout.prompt_buckets = (100, 128)
+    with pytest.raises(ConfigError, match="here: tpu, 100 tokens"):
+        check_attention(config, model, "tpu")
+
+
+def test_weights_that_cannot_be_read(config, tmp_path):
+    """A truncated file: the message of the reader, as a fault of the config."""
+    model = ModelConfig.random(config.model, 1280)
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    save_file({"x": np.zeros((64, 64), np.float32)}, tmp_path / "model.safetensors")
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(whole[:100])
+    config.checkpoint.init = str(tmp_path)
+    with pytest.raises(ConfigError, match=str(tmp_path)):
+        base_params(config, model, None)

@@ -145,7 +145,7 @@ def _form(asked: ChatRequest, tools: Sequence[Any], grammars: Grammars) -> tuple
     if named is not None or asked.tool_choice == "required":
         if schema is not None:
             raise ApiError(400, "response_format and a forced tool_choice exclude each other", param="response_format")
-        offered = [tool for tool in tools if named in (None, tool["function"]["name"])]
+        offered = {i: tool for i, tool in enumerate(tools) if named in (None, tool["function"]["name"])}
         return grammars.call_opening(), partial(grammars.call, offered)
     return None, partial(grammars.held, schema, "response_format") if schema is not None else lambda: None
 

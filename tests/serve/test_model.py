@@ -166,6 +166,21 @@ def test_a_call_that_must_be_made_is_made(served):
 
 
 @constrained
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}])
+@pytest.mark.parametrize("parameters", [{"enum": [1, 2]}, {"anyOf": [{"type": "string"}]}, {"not": {}}])
+def test_parameters_that_no_call_can_have_are_named(served, parameters, choice):
+    tools = [TOOLS[0], {"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    (answer,) = ask(served, {"tools": tools, "tool_choice": choice, "max_tokens": 60})
+    if answer.status_code == 200:  # another tool can be called
+        assert (
+            choice == "required"
+            and answer.json()["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "get_weather"
+        )
+    else:
+        assert answer.json()["error"]["param"] == "tools[1].function.parameters", answer.text
+
+
+@constrained
 @pytest.mark.parametrize(
     "schema", [{"type": "nonsense"}, {"$ref": "http://example.org/x"}, {"type": "string", "pattern": "("}, {"enum": []}, False]
 )

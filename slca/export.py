@@ -91,7 +91,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         export(policy, args.dir)
     except (OSError, ValueError) as error:
-        print(f"slca.export: {args.dir}: {error}", file=sys.stderr)
+        print(f"slca.export: {args.dir}: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
         return 1
     count = sum(file.stat().st_size for file in args.dir.iterdir())
     print(f"{args.dir}: {policy.model.family}, {count / 1e6:.1f} MB" + (f", step {policy.step}" if policy.step >= 0 else ""))

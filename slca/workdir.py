@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from slca.checkpoint import config_diff
+from slca.files import whole
 from slca.report.redact import redact_tree, secrets
 from slca.validate import ConfigError
 
@@ -27,7 +28,7 @@ def lock(workdir: Path) -> Iterator[None]:
         workdir.mkdir(parents=True, exist_ok=True)
         file = open(workdir / ".lock", "a+")
     except OSError as error:
-        raise ConfigError(f"--workdir={workdir}: cannot write there ({error})") from error
+        raise ConfigError(f"--workdir={workdir}: cannot write there ({error.strerror or error})") from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -87,7 +88,7 @@ def check_workdir(workdir: Path, config: Any, resume: bool | None, allow_config_
         probe.unlink()
         before = json.loads(file.read_text()) if file.is_file() else None
     except OSError as error:
-        raise ConfigError(f"--workdir={workdir}: cannot write there ({error})") from error
+        raise ConfigError(f"--workdir={workdir}: cannot write there ({error.strerror or error})") from error
     except ValueError as error:
         raise ConfigError(f"{file} is damaged ({error}); put it back, or name another --workdir") from error
     if before is None and _saved(workdir):
@@ -105,6 +106,5 @@ def check_workdir(workdir: Path, config: Any, resume: bool | None, allow_config_
 
 def write_json(path: Path, value: Any) -> None:
     """Whole or not at all."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(value, indent=1))
-    os.replace(temporary, path)
+    with whole(path) as file:
+        file.write_text(json.dumps(value, indent=1))

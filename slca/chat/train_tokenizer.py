@@ -10,6 +10,7 @@ copy words from a question into a call. Bytes cover whatever the vocabulary does
 from __future__ import annotations
 
 import io
+import os
 import re
 import string
 from collections.abc import Iterable, Iterator
@@ -105,6 +106,7 @@ def texts(tasks: Iterable[Any]) -> Iterator[str]:
 
 
 def main() -> None:
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would say that PyTorch is missing, which is as it should be
     from slca.chat.tokenizer import TINY_MODEL
     from slca.tasks.synthesize import tasks
 

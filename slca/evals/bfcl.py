@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slca.evals.bfcl_categories import DEFAULT, KNOWN, categories
 from slca.evals.command import command, command_arguments
 from slca.evals.graders import BFCL, GraderError, run
 
@@ -34,12 +35,6 @@ if TYPE_CHECKING:
     from slca.evals.bfcl_generate import Answer, Worker
     from slca.evals.chat import Chat
 
-# What the paper reports (arXiv 2609.29050, evaluation): its tables leave out irrelevance, relevance and long context.
-PAPER = (
-    "simple_python", "multiple", "parallel", "parallel_multiple", "simple_java", "simple_javascript", "live_simple",
-    "live_multiple", "live_parallel", "live_parallel_multiple", "multi_turn_base", "multi_turn_miss_func", "multi_turn_miss_param",
-)  # fmt: skip
-DEFAULT = ("simple_python", "multiple", "parallel", "parallel_multiple", "irrelevance")
 OWN, CEILING, FLOOR = "slca", "slca-ceiling", "slca-floor"  # names in the official files; an underscore is not allowed there
 ROUTE = "chat template of the policy, tools as JSON Schema, names with their dots, history rendered afresh at each step"
 SERVED = "chat completions of the endpoint, tools as JSON Schema, names with their dots"
@@ -110,7 +105,7 @@ def work(options: argparse.Namespace, python: Path, out: Path) -> None:
 
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Usage faults that need no grader."""
+    """Usage faults that need no grader. Raises ValueError for categories that there are not."""
     from slca.evals.bfcl_answers import DAMAGES
 
     if sum(map(bool, (options.checkpoint, options.url, options.oracle, options.silent))) != 1:
@@ -123,25 +118,7 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         parser.error("--through-server goes with --oracle (a checkpoint is served by `python -m slca.serve`; then --url)")
     if options.categories and options.paper_subset:
         parser.error("--categories and --paper-subset exclude each other")
-
-
-def categories(options: argparse.Namespace, known: dict[str, list[str]]) -> list[str]:
-    """Category names, groups expanded. Raises ValueError for an unknown one, and for agentic ones that only an oracle can
-    answer."""
-    if options.paper_subset:
-        return list(PAPER)
-    asked = [name.strip() for name in options.categories.split(",") if name.strip()] or list(DEFAULT)
-    names = list(dict.fromkeys(part for name in asked for part in known.get(name, [name])))
-    every = [name for group in known.values() for name in group]
-    if unknown := [name for name in names if name not in every]:
-        raise ValueError(f"--categories: unknown {', '.join(unknown)}; choose of {', '.join((*known, *every))}")
-    agentic = [name for name in names if name in known["agentic"]]
-    if agentic and not (options.oracle or options.silent):
-        raise ValueError(
-            f"--categories: {', '.join(agentic)} need a paid search API, a hub's embedding model or memories of earlier chats; "
-            "not run here (--oracle and --silent are graded)"
-        )
-    return names
+    categories(options, KNOWN)
 
 
 def evaluate(options: argparse.Namespace, python: Path, root: Path, worker: Worker) -> list[Score]:

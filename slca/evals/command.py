@@ -6,6 +6,7 @@ import argparse
 import errno
 import json
 import math
+import os
 import signal
 import sys
 import threading
@@ -44,6 +45,7 @@ def command(grader: Grader, parser: argparse.ArgumentParser, argv: Sequence[str]
     Exit codes: 0 done; 1 generation or grading failed; 2 command, checkpoint, environment or folder wrong; 128 + n ended by signal n.
     """
     options = parser.parse_args(argv)
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would say that PyTorch is missing, which is as it should be
     try:
         if options.setup:
             grader.setup(options.venv)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -114,6 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--tasks and --trials must be positive")
     if not -1 <= options.seed < 2**31:
         parser.error(f"--seed={options.seed}: 0 to 2^31 - 1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would say that PyTorch is missing, which is as it should be
     from slca.restore import policy_of
     from slca.validate import ConfigError, validate
 

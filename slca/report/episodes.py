@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from slca.files import whole
 from slca.report.redact import MASK, redact_tree
 from slca.types import Block, CallError, Episode, Observation, Parsed, Rollouts, Segment, Task, ToolCall
 
@@ -119,11 +120,10 @@ def save_episodes(
     stored = collect(episodes, rollouts, credits, decode, **parts)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "wb") as raw, gzip.GzipFile("", "wb", compresslevel=4, fileobj=raw, mtime=0) as file:
-        for record in _records(stored, hidden):
-            file.write(json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n")
-    os.replace(temporary, path)
+    with whole(path) as temporary, open(temporary, "wb") as raw:
+        with gzip.GzipFile("", "wb", compresslevel=4, fileobj=raw, mtime=0) as file:
+            for record in _records(stored, hidden):
+                file.write(json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n")
     return path
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from slca.files import whole
 from slca.report import episodes, metrics, viewer
 from slca.report.curves import compare_plots, interval, result_plots, run_plots
 from slca.report.plots import figure
@@ -57,9 +58,8 @@ def write_report(
     notes = "".join(f'<p class="problem">{escape(redact(problem, hidden))}</p>' for problem in problems)
     subtitle = _subtitle(configs[0]) if len(workdirs) == 1 else f"{len(workdirs)} runs side by side"
     page = viewer.page(title, f"<header><h1>{escape(title)}</h1><p class=note>{escape(subtitle)}</p></header>{notes}{body}")
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(redact(page, hidden), encoding="utf-8")
-    os.replace(temporary, path)
+    with whole(path) as file:
+        file.write_text(redact(page, hidden), encoding="utf-8")
     return path
 
 

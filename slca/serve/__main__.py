@@ -16,11 +16,13 @@ import argparse
 import math
 import os
 import signal
+import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
 from slca.serve.build import build, options_of
 from slca.serve.engine import FAILED
+from slca.serve.listen import listen
 
 if TYPE_CHECKING:
     from slca.serve.engine import Engine
@@ -65,15 +67,19 @@ def main(argv: list[str] | None = None) -> int:
         return _refuse(f"--{wrong[0].replace('_', '-')} must be positive")
     if wrong := [name for name in ("queue", "context", "max_tokens") if getattr(options, name) < 0]:
         return _refuse(f"--{wrong[0].replace('_', '-')} must not be negative")
+    sockets = []
     try:
+        sockets = listen(options.host, options.port)
         engine = build(options, _ready)
     except (ValueError, OSError, ImportError) as error:
+        for one in sockets:
+            one.close()
         return _refuse(str(error))
     limits = Limits(max_tokens=options.max_tokens, seconds=options.timeout)
     from slca.serve import make_app
 
     app = make_app(engine, name=options.name, key=key, max_body=options.max_body, limits=limits)
-    code = run(app, engine, options)
+    code = run(app, engine, options, sockets)
     if engine.alive:  # inside XLA, where the end of the interpreter would abort the process
         sys.stdout.flush()
         sys.stderr.flush()
@@ -81,9 +87,9 @@ def main(argv: list[str] | None = None) -> int:
     return code
 
 
-def run(app: Any, engine: Engine, options: argparse.Namespace) -> int:
-    """Serve until a signal comes, or the engine fails: it never comes back, whatever watches the server may start it over. Prints the
-    address once the port is bound."""
+def run(app: Any, engine: Engine, options: argparse.Namespace, sockets: list[socket.socket]) -> int:
+    """Serve on listening `sockets` until a signal comes, or the engine fails: it never comes back, whatever watches the server may
+    start it over. Prints the address once requests are taken."""
     import uvicorn
 
     sys.setswitchinterval(SWITCH)
@@ -95,12 +101,9 @@ def run(app: Any, engine: Engine, options: argparse.Namespace) -> int:
     class Announced(uvicorn.Server):
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
-            for server in getattr(self, "servers", ()):
-                for socket in server.sockets:
-                    host, port = socket.getsockname()[:2]
-                    print(
-                        f"serving {options.name} at http://{f'[{host}]' if ':' in host else host}:{port}/v1{wait}", flush=True
-                    )
+            for one in sockets or ():
+                host, port = one.getsockname()[:2]
+                print(f"serving {options.name} at http://{f'[{host}]' if ':' in host else host}:{port}/v1{wait}", flush=True)
 
     failed = False
 
@@ -111,14 +114,14 @@ def run(app: Any, engine: Engine, options: argparse.Namespace) -> int:
 
     server = Announced(
         uvicorn.Config(
-            app, host=options.host, port=options.port, log_level="warning", access_log=False, server_header=False,
+            app, log_level="warning", access_log=False, server_header=False,
             limit_concurrency=options.connections, timeout_keep_alive=30, timeout_graceful_shutdown=GRACE,
             callback_notify=watch, timeout_notify=1,
         )
     )  # fmt: skip
     try:
-        server.run()
-    except SystemExit as error:  # uvicorn's way of saying that it could not bind
+        server.run(sockets=sockets)
+    except SystemExit as error:  # uvicorn's way of saying that it could not start
         return int(bool(error.code))
     return 0 if server.started and not failed else 1
 

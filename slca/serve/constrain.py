@@ -107,10 +107,16 @@ class Grammars:
             raise ApiError(400, said, param="tool_choice", code="unsupported_parameter")
         return self.opening
 
-    def call(self, tools: Sequence[Mapping[str, Any]]) -> Held:
-        """What holds one row to one call of one of `tools`, behind its opening. Raises ApiError."""
+    def call(self, tools: Mapping[int, Mapping[str, Any]]) -> Held:
+        """What holds one row to one call of one of `tools` (by their place in the request), behind its opening. Raises ApiError that
+        names the parameters at fault."""
         opening = self.call_opening()
-        return self.held(call_schema(tools, opening.key), "tool_choice", opening.separators)
+        try:
+            return self.held(call_schema(list(tools.values()), opening.key), "tool_choice", opening.separators)
+        except ApiError as error:
+            for place, tool in tools.items() if error.code is None else ():
+                self.held(call_schema([tool], opening.key), f"tools[{place}].function.parameters", opening.separators)
+            raise
 
 
 @lru_cache(maxsize=256)
@@ -130,7 +136,7 @@ def call_schema(tools: Sequence[Mapping[str, Any]], key: str) -> dict[str, Any]:
     for i, tool in enumerate(tools):
         function = tool["function"]
         parameters = function.get("parameters") or {"type": "object", "properties": {}, "additionalProperties": False}
-        definitions[f"tool{i}"] = _moved({"type": "object", **parameters}, f"#/$defs/tool{i}")
+        definitions[f"tool{i}"] = _moved({**parameters, "type": "object"}, f"#/$defs/tool{i}")
         properties = {"name": {"const": function["name"]}, key: {"$ref": f"#/$defs/tool{i}"}}
         forms.append({"type": "object", "properties": properties, "required": ["name", key], "additionalProperties": False})
     return {"$defs": definitions, "anyOf": forms}

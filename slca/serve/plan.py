@@ -37,11 +37,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class Plan:
-    """rows: one a choice. reading: None for raw completions."""
+    """rows: one a choice. reading: None for raw completions. held_by: the field that holds the rows to a form."""
 
     rows: list[Request]
     stops: tuple[str, ...]
     reading: Reading | None = None
+    held_by: str | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -68,7 +69,9 @@ def chat_plan(
         prompt = [*prompt, *_trusted(template, opening.before)]
         reading = replace(reading, before=opening.before, after=opening.after)
     most = asked.max_completion_tokens or asked.max_tokens
-    return Plan(_rows(asked, [prompt], most, engine, limits, form, messages, tools), asked.stops, reading)
+    held_by = "tool_choice" if opening is not None else "response_format" if _schema(asked) is not None else None
+    rows = _rows(asked, [prompt], "messages", most, engine, limits, form, messages, tools)
+    return Plan(rows, asked.stops, reading, held_by)
 
 
 def completion_plan(asked: CompletionRequest, engine: Engine, fewest: Fewest, limits: Limits) -> Plan:
@@ -82,7 +85,7 @@ def completion_plan(asked: CompletionRequest, engine: Engine, fewest: Fewest, li
     prompts = [_trusted(engine.template, prompt) if isinstance(prompt, str) else list(prompt) for prompt in asked.prompts]
     if any(i >= size for prompt in prompts for i in prompt):
         raise ApiError(400, f"prompt: ids are below {size}", param="prompt")
-    return Plan(_rows(asked, prompts, asked.max_tokens or 16, engine, limits, lambda: None), asked.stops)
+    return Plan(_rows(asked, prompts, "prompt", asked.max_tokens or 16, engine, limits, lambda: None), asked.stops)
 
 
 def _short_enough(least: int, engine: Engine, param: str) -> None:
@@ -94,9 +97,10 @@ def _short_enough(least: int, engine: Engine, param: str) -> None:
 
 
 def _rows(
-    asked: Sampling, prompts: Sequence[Sequence[int]], most: int | None, engine: Engine, limits: Limits, form: Form,
+    asked: Sampling, prompts: Sequence[Sequence[int]], param: str, most: int | None, engine: Engine, limits: Limits, form: Form,
     messages: Any = None, tools: Sequence[Mapping[str, Any]] = (),
 ) -> list[Request]:  # fmt: skip
+    """param: the field that the prompts came from."""
     if len(prompts) * asked.choices > limits.choices:
         raise ApiError(400, f"{len(prompts) * asked.choices} choices, at most {limits.choices} a request", param="n")
     seed = secrets.randbits(SEED_BITS) if asked.seed is None else row_seed(asked.seed)
@@ -104,7 +108,8 @@ def _rows(
     deadline = time.monotonic() + limits.seconds
     return [
         Request(
-            tuple(prompt), _budget(len(prompt), most, engine, limits), temperature, seed, sample, form(), deadline, messages, tools
+            tuple(prompt), _budget(len(prompt), param, most, engine, limits), temperature, seed, sample, form(), deadline, messages,
+            tools,
         )
         for prompt in prompts
         for sample in range(asked.choices)
@@ -118,12 +123,14 @@ def row_seed(seed: int) -> int:
     return int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=4).digest()) >> 1
 
 
-def _budget(length: int, most: int | None, engine: Engine, limits: Limits) -> int:
+def _budget(length: int, param: str, most: int | None, engine: Engine, limits: Limits) -> int:
     """Tokens to sample behind a prompt. What does not fit is refused, not cut."""
     room = engine.capacity - length
-    if not 0 < length <= engine.longest_prompt or room < 1:
+    if not length:
+        raise ApiError(400, f"{param}: the prompt is empty; at least one token is needed", param=param)
+    if length > engine.longest_prompt or room < 1:
         said = f"the prompt has {length} tokens; 1 to {min(engine.longest_prompt, engine.capacity - 1)} fit this server"
-        raise ApiError(400, said, param="messages", code="context_length_exceeded")
+        raise ApiError(400, said, param=param, code="context_length_exceeded")
     allowed = min(room, limits.max_tokens or room)
     if most is not None and most > allowed:
         said = f"max_tokens={most}: the context of {engine.capacity} tokens and the server's limit leave {allowed} after {length} of prompt"
@@ -138,7 +145,7 @@ def _form(asked: ChatRequest, tools: Sequence[Any], grammars: Grammars) -> tuple
     if named is not None or asked.tool_choice == "required":
         if schema is not None:
             raise ApiError(400, "response_format and a forced tool_choice exclude each other", param="response_format")
-        offered = [tool for tool in tools if named in (None, tool["function"]["name"])]
+        offered = {i: tool for i, tool in enumerate(tools) if named in (None, tool["function"]["name"])}
         return grammars.call_opening(), partial(grammars.call, offered)
     return None, partial(grammars.held, schema, "response_format") if schema is not None else lambda: None
 

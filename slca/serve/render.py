@@ -10,7 +10,7 @@ from slca.serve.errors import ApiError
 from slca.types import Message
 
 if TYPE_CHECKING:
-    from slca.serve.schema import ChatMessage
+    from slca.serve.schema import Call, ChatMessage
 
 MAX_ARGUMENTS = 1 << 20  # bytes of one call's arguments in a history
 
@@ -18,28 +18,75 @@ MAX_ARGUMENTS = 1 << 20  # bytes of one call's arguments in a history
 def conversation(messages: Sequence[ChatMessage]) -> list[Message]:
     """The messages as training keeps them: arguments parsed, text parts joined, each tool result with the name of its call.
 
-    Raises ApiError for arguments that are no JSON object and for a result of a call that its turn does not have.
+    A result without `tool_call_id` answers the first call of its turn that has none yet. Raises ApiError for arguments that are no
+    JSON object, for calls of another than the assistant, for a result that answers no call and for a call without a result.
     """
     result: list[Message] = []
-    names: dict[str, str] = {}
+    turn = Turn()
     for i, message in enumerate(messages):
         plain = Message(role="system" if message.role == "developer" else message.role, content=_text(message.content))
         if message.reasoning_content:
             plain["reasoning_content"] = message.reasoning_content
-        if message.role != "tool":
-            names = {}
-        if message.tool_calls and message.role == "assistant":
+        if message.role == "tool":
+            name = turn.answered(message, f"messages[{i}]")
+            if message.tool_call_id:
+                plain["tool_call_id"] = message.tool_call_id
+            if name := message.name or name:
+                plain["name"] = name
+        else:
+            turn.closed()
+            turn = Turn()
+        if message.tool_calls:
+            if message.role != "assistant":
+                where = f"messages[{i}].tool_calls"
+                raise ApiError(
+                    400, f"{where}: only an assistant message calls tools, this is a {message.role} message", param=where
+                )
+            turn = Turn(message.tool_calls, f"messages[{i}].tool_calls")
             plain["tool_calls"] = [_call(call, f"messages[{i}].tool_calls[{k}]") for k, call in enumerate(message.tool_calls)]
-            names = {call.id: call.function.name for call in message.tool_calls if call.id}
-        if message.role == "tool" and message.tool_call_id:
-            if message.tool_call_id not in names:
-                where = f"messages[{i}].tool_call_id"
-                raise ApiError(400, f"{where}: the turn before it has no such call", param=where)
-            plain["tool_call_id"] = message.tool_call_id
-        if message.role == "tool" and (name := message.name or names.get(message.tool_call_id or "")):
-            plain["name"] = name
         result.append(plain)
+    turn.closed()
     return result
+
+
+class Turn:
+    """The calls of an assistant message that wait for their results. where: its place in the request. Raises ApiError."""
+
+    def __init__(self, calls: Sequence[Call] = (), where: str = ""):
+        self._where, self._calls = where, calls
+        self._waiting = list(range(len(calls)))
+        known: set[str] = set()
+        for k, call in enumerate(calls):
+            if call.id and call.id in known:
+                raise ApiError(400, f"{where}[{k}].id: another call of this message has the same id", param=f"{where}[{k}].id")
+            known.add(call.id)
+
+    def answered(self, message: ChatMessage, where: str) -> str:
+        """The name of the call that a tool message answers."""
+        if not self._calls:
+            said = f"{where}: a tool message must follow the assistant message whose tool_calls it answers"
+            raise ApiError(400, said, param=where)
+        asked = message.tool_call_id
+        found = [k for k in self._waiting if not asked or self._calls[k].id == asked]
+        if not found:
+            where = f"{where}.tool_call_id" if asked else where
+            if not asked:
+                said = "every call of the turn before it has its result already"
+            elif any(call.id == asked for call in self._calls):
+                said = "this call has its result already"
+            else:
+                said = "the turn before it has no such call"
+            raise ApiError(400, f"{where}: {said}", param=where)
+        self._waiting.remove(found[0])
+        return self._calls[found[0]].function.name
+
+    def closed(self) -> None:
+        """No more results come."""
+        if self._waiting:
+            k = self._waiting[0]
+            name = f" ({self._calls[k].id!r:.100})" if self._calls[k].id else ""
+            said = f"{self._where}[{k}]: this call{name} has no result; a tool message with its id must follow"
+            raise ApiError(400, said, param=f"{self._where}[{k}]")
 
 
 def _text(content: Any) -> str:

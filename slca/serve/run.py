@@ -22,6 +22,7 @@ class Run:
         ends = frozenset(template.stop_ids) | marker_ids(template)
         options: Any = {} if reading is None else {"markers": template.environment_markers, "forged": reading.forged}
         self.choices = [Choice(template.tokenizer, plan.stops, ends, **options) for _ in plan.rows]
+        self.held_by = plan.held_by
         self.deadline = min(row.deadline for row in plan.rows)
         self._streams: list[Stream] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -30,7 +31,7 @@ class Run:
                 self._streams.append(engine.submit(row))
         except Exception as error:
             self.cancel()
-            raise _translated(error, down=503) from error
+            raise _translated(error, 503, plan.held_by) from error
 
     async def whole(self) -> None:
         """Read every row to its end. Raises ApiError."""
@@ -79,7 +80,7 @@ class Run:
                     return
             raise Failed("the row ended without a reason")
         except (Failed, Late, DeadEnd) as error:
-            raise _translated(error, down=500) from error
+            raise _translated(error, 500, self.held_by) from error
         finally:
             stream.cancel()
 
@@ -90,7 +91,8 @@ def marker_ids(template: Any) -> frozenset[int]:
     return frozenset(control[text] for text in template.environment_markers if text in control)
 
 
-def _translated(error: Exception, down: int) -> Exception:
+def _translated(error: Exception, down: int, held_by: str | None) -> Exception:
+    """down: the status of a failed engine; held_by: the field whose schema can come to a dead end."""
     match error:
         case Full(retry_after=seconds):
             wait = str(max(1, math.ceil(seconds)))
@@ -100,8 +102,8 @@ def _translated(error: Exception, down: int) -> Exception:
         case Late():
             return ApiError(504, "no answer within the server's time limit", code="timeout")
         case DeadEnd():
-            said = "the schema of this request came to a dead end: it is too large, or something in it demands itself without an end"
-            return ApiError(400, said, code="invalid_schema")
+            said = f"{held_by or 'grammar'}: the schema of this request came to a dead end: it is too large, or something in it demands itself without an end"
+            return ApiError(400, said, param=held_by, code="invalid_schema")
         case ValueError():
             return ApiError(400, str(error)[:300])
     return error

@@ -10,13 +10,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from slca.serve.errors import ApiError
+from slca.serve.tools import check_parameters
 
 MAX_STOPS = 16
+MAX_TEXT = 1024  # characters of a stop or a name
 _HARMLESS = (
     "user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
 )  # fmt: skip
 
-Text = Annotated[str, Field(min_length=1, max_length=1024)]
+Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
 Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 
 
@@ -156,6 +158,11 @@ class ChatRequest(Sampling):
         _only("top_logprobs", self.top_logprobs, (None, 0), "the sampler reports the log-prob of the sampled token alone")
         if self.response_format and self.response_format.type == "json_schema" and self.response_format.json_schema is None:
             raise ApiError(400, "response_format.json_schema is missing", param="response_format.json_schema")
+        if self.response_format and self.response_format.type != "json_schema" and self.response_format.json_schema is not None:
+            said = f'response_format.json_schema goes with type "json_schema", not with {self.response_format.type!r}'
+            raise ApiError(400, said, param="response_format.json_schema")
+        for i, tool in enumerate(self.tools or ()):
+            check_parameters(tool.function.parameters, f"tools[{i}].function.parameters")
         names = [tool.function.name for tool in self.tools or ()]
         if len(set(names)) < len(names):
             raise ApiError(400, "two tools have the same name", param="tools")
@@ -187,6 +194,13 @@ class CompletionRequest(Sampling):
         _only("suffix", self.suffix or None, (None,), "text is only continued")
 
 
+# Fields of several forms: what they may be, as no single form that was tried could say it.
+_FORMS = {
+    "stop": f"must be a text of 1 to {MAX_TEXT} characters, or a list of at most {MAX_STOPS} of them",
+    "prompt": "must be a text, a list of token ids (at least one, none below 0), or a list of texts or of lists of ids (at least one)",
+}
+
+
 def validated(model: type[Any], data: Any) -> Any:
     """`data` as `model`. Raises ApiError that names the first wrong field, never its value."""
     try:
@@ -195,7 +209,8 @@ def validated(model: type[Any], data: Any) -> Any:
         faults = error.errors(include_url=False, include_input=False, include_context=False)
         first = min(faults, key=lambda fault: -len(fault["loc"]))
         where = _path(first["loc"])
-        raise ApiError(400, f"{where or 'body'}: {first['msg']}"[:500], param=where or None) from None
+        said = _FORMS.get(where) or ("must be a JSON object" if first["type"] == "model_type" else first["msg"])
+        raise ApiError(400, f"{where or 'body'}: {said.removeprefix('Value error, ')}"[:500], param=where or None) from None
     request.refused()
     return request
 

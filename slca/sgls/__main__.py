@@ -154,8 +154,12 @@ def read_lines(path: Path, text: str) -> list[Any]:
         if line.strip():
             try:
                 rows.append(json.loads(line))
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"{path}, line {number}: neither JSON nor JSON lines ({error})") from None
+            except json.JSONDecodeError as error:
+                raise ValueError(
+                    f"{path}, line {number}: neither JSON nor JSON lines ({error.msg}, column {error.colno})"
+                ) from None
+            except RecursionError:
+                raise ValueError(f"{path}, line {number}: nested too deeply") from None
     return rows
 
 

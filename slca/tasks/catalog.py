@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,14 +111,23 @@ def _parser() -> argparse.ArgumentParser:
 
 def _load(args: argparse.Namespace) -> list[Any]:
     if args.openapi:
-        return list(openapi(read(args.openapi)))
+        return _converted(openapi, args.openapi)
     if args.mcp:
-        return list(mcp(read(args.mcp)))
+        return _converted(mcp, args.mcp)
     if args.functions:
-        return functions(read(args.functions))
+        return _converted(functions, args.functions)
     if args.botocore:
         return list(botocore(() if args.botocore == "default" else tuple(args.botocore.split(","))))
     return list(specs())
+
+
+def _converted(convert: Callable[[Any], Iterable[Any]], path: str) -> list[Any]:
+    """The specs of a file. Raises ValueError that names it, OSError."""
+    data = read(path)
+    try:
+        return list(convert(data))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -125,7 +135,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         found = _load(args)
     except (OSError, ValueError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"slca.tasks.catalog: {error}", file=sys.stderr)
         return 2
     from slca.tasks.schema import ToolSet
 

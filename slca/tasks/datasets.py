@@ -17,7 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from slca.tasks import catalog, synthesize
+from slca.files import whole
+from slca.tasks import catalog, shapes, synthesize
 from slca.types import Task, ToolCall
 
 FORMAT = 1  # of a stored task
@@ -49,58 +50,25 @@ def task_from_dict(data: Mapping[str, Any]) -> Task:
         fields["gold_steps"] = [[ToolCall(**call) for call in step] for step in fields["gold_steps"]]
     except TypeError as error:
         raise ValueError(f"task {data['id']!r}: gold_steps must be lists of lists of calls ({error})") from None
-    if faults := [f"{name} must be {what}" for name, what, right in _SHAPES if name in fields and not right(fields[name])]:
+    if faults := shapes.faults(fields):
         raise ValueError(f"task {data['id']!r}: {'; '.join(faults)}")
     return Task(**fields)
 
 
-def _texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
-def _messages(value: Any) -> bool:
-    """Messages with a known role and text (or null) for content."""
-    roles, content = ("system", "user", "assistant", "tool"), (str, type(None))
-    return isinstance(value, list) and all(
-        isinstance(m, Mapping) and m.get("role") in roles and isinstance(m.get("content", ""), content) for m in value
-    )
-
-
-def _calls(value: Any) -> bool:
-    return all(isinstance(call.name, str) and isinstance(call.arguments, Mapping) for step in value for call in step)
-
-
-_MESSAGES = "a list of messages, each with `role` system, user, assistant or tool, and `content` a text"
-_SHAPES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
-    ("id", "a text", lambda value: isinstance(value, str)),
-    ("messages", f"{_MESSAGES}, at least one", lambda value: _messages(value) and bool(value)),
-    ("demo", _MESSAGES, _messages),
-    ("tools", "a list of objects", lambda value: isinstance(value, list) and all(isinstance(x, Mapping) for x in value)),
-    ("gold_steps", "lists of lists of calls, each with `name` a text and `arguments` an object", _calls),
-    ("facts", "a list of lists of texts, one a user turn", lambda value: isinstance(value, list) and all(map(_texts, value))),
-    ("followups", "a list of texts", _texts),
-    ("kind", "a text", lambda value: isinstance(value, str)),
-    ("split", "a text", lambda value: isinstance(value, str)),
-    ("meta", "an object", lambda value: isinstance(value, Mapping)),
-)
-
-
 def write_jsonl(path: str | Path, tasks: Iterable[Task]) -> int:
     """One task a line, UTF-8; the file appears when it is complete. Returns how many."""
-    path = Path(path)
-    partial = path.with_name(path.name + ".partial")
     count = 0
-    with partial.open("w", encoding="utf-8") as file:
+    with whole(path) as partial, partial.open("w", encoding="utf-8") as file:
         for task in tasks:
             file.write(json.dumps(task_to_dict(task), ensure_ascii=False) + "\n")
             count += 1
-    partial.rename(path)
     return count
 
 
 def read_jsonl(path: str | Path) -> list[Task]:
-    """Every task of a file. Raises ValueError with file and line of the first bad one."""
-    return [_parse_line(path, number, line) for number, line in enumerate(_lines(path), 1) if line.strip()]
+    """Every task of a file. Raises ValueError with file and line of the first bad one, or of one that nobody can do."""
+    seen: shapes.Seen = {}
+    return [_parse_line(path, number, line, seen) for number, line in enumerate(_lines(path), 1) if line.strip()]
 
 
 def materialise(directory: str | Path, seed: int, sizes: Mapping[str, int], **options: Any) -> Path:
@@ -190,9 +158,9 @@ def _open_jsonl(path: str, split: str) -> tuple[Callable[[int], Task], int, str]
     """Rows of the split; `{split}` in the path picks a file a split instead."""
     chosen = path.replace("{split}", split)
     lines = [(number, line) for number, line in enumerate(_lines(chosen), 1) if line.strip()]
-    splits = [
-        _parse_line(chosen, number, line).split for number, line in lines
-    ]  # all: a bad line is found now, not in step 200
+    seen: shapes.Seen = {}
+    # All lines: a bad one is found now, not in step 200.
+    splits = [_parse_line(chosen, number, line, seen).split for number, line in lines]
     if chosen == path:
         lines = [line for line, own in zip(lines, splits, strict=True) if own == split]
     if not lines:
@@ -209,10 +177,16 @@ def _lines(path: str | Path) -> Sequence[str]:
         raise ValueError(f"tasks.source: {path} is not UTF-8 (byte {error.start}: {error.reason}); convert it first") from None
 
 
-def _parse_line(path: str | Path, number: int, line: str) -> Task:
+def _parse_line(path: str | Path, number: int, line: str, seen: shapes.Seen | None = None) -> Task:
+    """The task of a line; with `seen`, it must be one that can be done."""
     try:
-        return task_from_dict(json.loads(line))
-    except ValueError as error:
+        task = task_from_dict(json.loads(line))
+        if seen is not None and (fault := shapes.impossible(task, seen)):
+            raise ValueError(f"task {task.id!r}: {fault}")
+        return task
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}, line {number}: not JSON: {error.msg} (column {error.colno})") from None
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}, line {number}: {error}") from None
 
 

@@ -51,10 +51,11 @@ def seal_tools(row: Row, tools: Mapping[str, dict[str, Any]], offered: int = OFF
         for call in calls
     ]
     named = _known({call.name for call in calls}, tools)
-    others = sorted(tools.keys() - named.keys(), key=lambda name: _digest(row["id"], name))
+    own = str(row["id"])
+    others = sorted(tools.keys() - named.keys(), key=lambda name: _digest(own, name))
     shown = [*named, *others[: max(0, offered - len(named))]]
-    order = sorted(shown, key=lambda name: _digest("order", row["id"], name))
-    return _task("seal-tools", row["id"], row["query"], calls, needs, [tools[name] for name in order])
+    order = sorted(shown, key=lambda name: _digest("order", own, name))
+    return _task("seal-tools", own, row["query"], calls, needs, [tools[name] for name in order])
 
 
 def nestful(row: Row, tools: Mapping[str, dict[str, Any]], number: int = 0) -> Task:
@@ -99,9 +100,13 @@ def _task(
     source: str, name: str, question: Any, calls: Sequence[ToolCall], needs: Sequence[set[int]], tools: list[dict[str, Any]]
 ) -> Task:
     """Calls that need no result of each other are one step: a call comes one step after the last one it needs."""
+    from slca.tasks.dialogues import Unusable
     from slca.tasks.schema import ToolSet
     from slca.types import Task
 
+    usable = ToolSet.load(tools)
+    if {call.name for call in calls} - usable.tools.keys():
+        raise Unusable("a call of a tool whose description cannot be used")
     level: list[int] = []
     for i, wanted in enumerate(needs):
         level.append(1 + max((level[j] for j in wanted if j < i), default=-1))
@@ -109,7 +114,7 @@ def _task(
     messages: Any = question if isinstance(question, list) else [{"role": "user", "content": str(question)}]
     kind = "sequential" if len(steps) > 1 else "parallel" if len(calls) > 1 else "single"
     meta = {"source": source, "flags": ["references"] if any(needs) else []}
-    return Task(name, messages, ToolSet.load(tools).specs, steps, kind=kind, split=SPLIT, meta=meta)
+    return Task(name, messages, usable.specs, steps, kind=kind, split=SPLIT, meta=meta)
 
 
 def _spec(tool: Row) -> dict[str, Any]:
@@ -135,6 +140,18 @@ def _spec(tool: Row) -> dict[str, Any]:
     if made:
         function["response"] = {"type": "object", "properties": _properties(made)}
     return {"type": "function", "function": function}
+
+
+def _described(path: str, found: Iterable[Row]) -> dict[str, dict[str, Any]]:
+    """Specs by name. Raises ValueError where a row is no description of a tool."""
+    specs = {}
+    for number, row in enumerate(found):
+        try:
+            spec = _spec(row)
+            specs[spec["function"]["name"]] = spec
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"{path}: row {number} describes no tool ({type(error).__name__}: {error})") from None
+    return specs
 
 
 def _properties(parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -218,7 +235,7 @@ def convert(
                 tasks.append(nestful(row, tools, number) if source == "nestful" else api_bank(row, number))
         except Unusable as reason:
             dropped[str(reason)] += 1
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             dropped[f"not a {source} row ({type(error).__name__}: {error})"] += 1
     return tasks, dropped
 
@@ -242,12 +259,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.format == "seal-tools" and not options.tools:
         parser.error("seal-tools needs --tools, its tool.jsonl")
+    if options.offered < 0:
+        parser.error(f"--offered {options.offered}: a number of tools, 0 or more (those that are called are always offered)")
     from slca.tasks.datasets import write_jsonl
-    from slca.tasks.toucan import rows
+    from slca.tasks.rowfiles import rows
 
     try:
-        specs = list(map(_spec, rows([options.tools]))) if options.tools else []
-        tools = {spec["function"]["name"]: spec for spec in specs}
+        tools = _described(options.tools, rows([options.tools])) if options.tools else {}
         tasks, dropped = convert(options.format, rows([options.file]), tools, options.offered)
         Path(options.out).parent.mkdir(parents=True, exist_ok=True)
         if tasks:

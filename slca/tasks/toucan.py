@@ -18,12 +18,14 @@ from __future__ import annotations
 import argparse
 import glob
 import hashlib
-import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from slca.tasks.rowfiles import Nothing, Row, Writer, rows
 
 if TYPE_CHECKING:
     from slca.types import Message, Task, ToolCall
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
 HELD_OUT = (3_000, 1_000)  # samples of single-turn and of multi-turn dialogues
 SFT_SHARE = (4, 7)
 TRAIN, EVAL = "train", "heldout_tasks"
-
-Row = Mapping[str, Any]
 
 
 # One row
@@ -43,7 +43,7 @@ def rl_task(row: Row, name: str, split: str = TRAIN) -> Task:
 
     `meta.flags` names what is wrong with its gold: `flat_gold` (no steps: each call becomes a step, the parallel term means
     nothing), `names_only_gold` (no arguments: the key and value terms are full for nothing), `empty_gold` (no call is right).
-    Raises Unusable with the reason.
+    Raises Unusable with the reason; gold of a tool that is not offered is one.
     """
     from slca.tasks.dialogues import Unusable, conversation, loaded
 
@@ -156,8 +156,13 @@ def _task(
     name: str, messages: list[Message], tools: list[dict[str, Any]], steps: list[list[ToolCall]], demo: list[Message], split: str,
     meta: dict[str, Any],
 ) -> Task:  # fmt: skip
+    from slca.tasks.dialogues import Unusable
     from slca.types import Task
 
+    if {call.name for step in steps for call in step} - {tool["function"]["name"] for tool in tools}:
+        raise Unusable("a call of a tool that is not offered")
+    if not messages:
+        raise Unusable("no message")
     kind = "abstain" if not steps else "sequential" if len(steps) > 1 else "parallel" if len(steps[0]) > 1 else "single"
     return Task(name, messages, tools, steps, demo=demo, kind=kind, split=split, meta=meta)
 
@@ -165,55 +170,53 @@ def _task(
 # Files
 
 
-def rows(paths: Sequence[str]) -> Iterator[Row]:
-    """Rows of parquet, JSON (a list) or JSON lines files, in order. Raises ValueError naming the file, ImportError without
-    pyarrow."""
-    for path in paths:
-        try:
-            if path.endswith(".parquet"):
-                yield from _parquet(path)
-            elif path.endswith(".json"):
-                yield from json.loads(Path(path).read_text(encoding="utf-8"))
-            else:
-                with open(path, encoding="utf-8") as file:
-                    yield from (json.loads(line) for line in file if line.strip())
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{path}: {error}") from None
+def _converted(read: Callable[[], Any]) -> Any:
+    """What a conversion gives. Raises Unusable also for a row whose parts have other types than a Toucan row's."""
+    from slca.tasks.dialogues import Unusable
 
-
-def _parquet(path: str) -> Iterator[Row]:
     try:
-        from pyarrow import parquet
-    except ImportError:
-        raise ImportError("parquet files need pyarrow: pip install 'slca[data]'") from None
-    for batch in parquet.ParquetFile(path).iter_batches(batch_size=256):
-        yield from batch.to_pylist()
+        return read()
+    except Unusable:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
+        raise Unusable("not a Toucan row") from None
 
 
 def from_raw(paths: Sequence[str], out: Path, *, seed: int, held_out: tuple[int, int], keep_irrelevant: bool) -> Counter[str]:
-    """Write toucan_sft.jsonl and toucan_rl.jsonl below `out`; returns counts. Two passes, one row in memory at a time."""
+    """Write toucan_sft.jsonl and toucan_rl.jsonl below `out`; returns counts. Two passes, one row in memory at a time. Raises
+    Nothing where no row is usable."""
     from slca.tasks.dialogues import Unusable
+
+    def read(row: Row) -> list[Task]:
+        if not keep_irrelevant and "irrelevant" in str(row.get("subset_name")):
+            raise Unusable("irrelevant")
+        return _converted(lambda: raw_tasks(row))
 
     counts: Counter[str] = Counter()
     dialogues: dict[str, tuple[bool, int]] = {}  # uuid -> (several turns, samples)
     for row in rows(paths):
         counts["raw rows"] += 1
         try:
-            if not keep_irrelevant and "irrelevant" in str(row.get("subset_name")):
-                raise Unusable("irrelevant")
-            made = raw_tasks(row)
-            dialogues[made[0].meta["dialogue"]] = made[0].meta["turn"] > 0, len(made)
+            made = read(row)
+            dialogues.setdefault(made[0].meta["dialogue"], (made[0].meta["turn"] > 0, len(made)))
         except Unusable as reason:
             counts[f"dropped: {reason}"] += 1
     side = sides(dialogues, seed, held_out)
-    with _Writer(out / "toucan_sft.jsonl") as sft, _Writer(out / "toucan_rl.jsonl") as rl:
+    files = out / "toucan_sft.jsonl", out / "toucan_rl.jsonl"
+    if not side:
+        raise Nothing(paths, files, counts)
+    with Writer(files[0]) as sft, Writer(files[1]) as rl:
         for row in rows(paths):
-            where = side.pop(str(row.get("uuid")), None)  # a uuid that comes twice is taken once
-            if where is None:
+            if str(row.get("uuid")) not in side:
                 continue
-            for task in raw_tasks(row)[: where[1]]:
-                counts[f"samples: {where[0]}"] += 1
-                (sft if where[0] == "sft" else rl).write(task, EVAL if where[0] == "held out" else TRAIN)
+            try:
+                made = read(row)
+            except Unusable:  # counted above; another row of this uuid may be usable
+                continue
+            where, samples = side.pop(made[0].meta["dialogue"])  # a uuid that comes twice is taken once
+            for task in made[:samples]:
+                counts[f"samples: {where}"] += 1
+                (sft if where == "sft" else rl).write(task, EVAL if where == "held out" else TRAIN)
     return counts
 
 
@@ -240,14 +243,14 @@ def sides(dialogues: Mapping[str, tuple[bool, int]], seed: int, held_out: tuple[
     return out
 
 
-def from_rows(paths: Sequence[str], read: Any, writer: _Writer, split: str, drop_flagged: bool) -> Counter[str]:
-    """Append the tasks of the paper's rows to a file; returns counts."""
+def from_rows(paths: Sequence[str], read: Any, writer: Writer, split: str, drop_flagged: bool) -> Counter[str]:
+    """Append the tasks of the paper's rows to a file; returns counts. Raises Nothing where no row is usable."""
     from slca.tasks.dialogues import Unusable
 
     counts: Counter[str] = Counter()
     for number, row in enumerate(rows(paths)):
         try:
-            task = read(row, f"toucan-{split}-{number}", split)
+            task = _converted(partial(read, row, f"toucan-{split}-{number}", split))
         except Unusable as reason:
             counts[f"dropped: {reason}"] += 1
             continue
@@ -258,30 +261,9 @@ def from_rows(paths: Sequence[str], read: Any, writer: _Writer, split: str, drop
             continue
         counts[f"samples: {split}"] += 1
         writer.write(task, split)
+    if paths and not counts[f"samples: {split}"]:
+        raise Nothing(paths, [writer.path], counts)
     return counts
-
-
-class _Writer:
-    """One task a line; the file appears when it is complete."""
-
-    def __init__(self, path: Path):
-        self.path, self.partial = path, path.with_name(path.name + ".partial")
-
-    def __enter__(self) -> _Writer:
-        self.file = self.partial.open("w", encoding="utf-8")
-        return self
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        self.file.close()
-        if kind is None:
-            self.partial.rename(self.path)
-        else:
-            self.partial.unlink()
-
-    def write(self, task: Task, split: str) -> None:
-        from slca.tasks.datasets import task_to_dict
-
-        self.file.write(json.dumps({**task_to_dict(task), "split": split}, ensure_ascii=False) + "\n")
 
 
 # The command
@@ -317,18 +299,26 @@ def main(argv: Sequence[str] | None = None) -> int:
                 files["raw"], options.out, seed=options.seed, held_out=tuple(options.held_out), keep_irrelevant=options.keep_irrelevant
             )  # fmt: skip
         if files["rl"]:
-            with _Writer(options.out / "toucan_rl.jsonl") as writer:
+            with Writer(options.out / "toucan_rl.jsonl") as writer:
                 counts += from_rows(files["rl"], rl_task, writer, TRAIN, options.drop_flagged)
                 counts += from_rows(files["eval"], rl_task, writer, EVAL, options.drop_flagged)
         if files["sft"]:
-            with _Writer(options.out / "toucan_sft.jsonl") as writer:
+            with Writer(options.out / "toucan_sft.jsonl") as writer:
                 counts += from_rows(files["sft"], sft_task, writer, TRAIN, options.drop_flagged)
+    except Nothing as reason:
+        _show(counts + reason.counts)
+        print(f"slca.tasks.toucan: {reason}", file=sys.stderr)
+        return 1
     except (OSError, ValueError, ImportError) as error:
         print(f"slca.tasks.toucan: {error}", file=sys.stderr)
         return 2
+    _show(counts)
+    return 0
+
+
+def _show(counts: Counter[str]) -> None:
     for name, n in sorted(counts.items()):
         print(f"{n:9,d}  {name}")
-    return 0 if any(name.startswith("samples") for name in counts) else 1
 
 
 if __name__ == "__main__":

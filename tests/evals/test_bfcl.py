@@ -8,6 +8,7 @@ import pytest
 
 from slca.evals import bfcl
 from slca.evals.bfcl_answers import DAMAGES, decoded, oracle, silent, true_turns, without_calls, written
+from slca.evals.bfcl_categories import KNOWN
 from slca.evals.bfcl_generate import MAX_STEPS, Worker, multi_turn, read, single_turn
 from slca.evals.chat import Reply
 from slca.evals.graders import BFCL, GraderError
@@ -199,6 +200,20 @@ def test_a_missing_grader_is_named_with_the_remedy(tmp_path, capsys):
     assert "not bfcl-eval 2026.3.23" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--oracle", "--categories=nonsense"], "--categories: unknown nonsense; choose of single_turn"),
+        (["--oracle", "--categories=,"], "--categories=,: names no category"),
+        (["--checkpoint=x", "--categories=memory_kv"], "memory_kv need"),
+    ],
+)
+def test_categories_that_there_are_not_are_said_before_the_grader_is_missed(flags, words, tmp_path, capsys):
+    assert bfcl.main([*flags, f"--venv={tmp_path}", f"--out={tmp_path / 'out'}"]) == 2
+    said = capsys.readouterr().err
+    assert words in said and "--setup" not in said and said.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
 def test_categories_by_name_and_group():
     known = {"single_turn": ["multiple", "parallel"], "multi_turn": ["multi_turn_base"], "agentic": ["memory_kv"]}
 
@@ -235,6 +250,11 @@ def python():
         return BFCL.python()
     except GraderError as missing:
         pytest.skip(str(missing))
+
+
+def test_the_categories_are_those_of_the_package(python, tmp_path):
+    with Worker(python, tmp_path) as worker:
+        assert worker.categories() == {name: list(members) for name, members in KNOWN.items()}
 
 
 def test_the_grader_gives_the_oracle_full_marks_and_damaged_answers_half(python, tmp_path, capsys):

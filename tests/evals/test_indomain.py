@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import random
 import subprocess
 import sys
@@ -191,6 +192,21 @@ def test_help_is_quick_and_names_exit_codes():
     assert "Exit codes" in done.stdout
     code = "import sys, slca.evals.indomain; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "flags"),
+    [
+        ("slca.evals.indomain", ["--checkpoint=nowhere"]), ("slca.evals.bfcl", ["--silent", "--venv=nowhere"]),
+        ("slca.evals.tau2", ["--oracle", "--solo", "--venv=nowhere"]), ("slca.export", ["nowhere", "out"]),
+        ("slca.serve.__main__", ["--checkpoint=nowhere", "--port=0"]),
+    ],
+)  # fmt: skip
+def test_no_command_says_that_pytorch_is_missing(module, flags, tmp_path):
+    code = f"import importlib; m = importlib.import_module({module!r}); assert m.main({flags}) == 2; import transformers"
+    environ = {name: value for name, value in os.environ.items() if name != "TRANSFORMERS_VERBOSITY"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path, env=environ)
+    assert "PyTorch" not in done.stderr + done.stdout and done.stderr.startswith("slca.")
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(tmp_path, capsys):

@@ -238,6 +238,96 @@ def test_harmless_fields_are_accepted():
     assert status == 200
 
 
+def tool(parameters):
+    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "f"}}])
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"type": "array", "items": {}}, "must describe an object"), ({"type": "string"}, "must describe an object"),
+        ({"type": "banana"}, "unknown type 'banana'"), ({"properties": ["a"]}, "properties must be an object"),
+        ({"properties": {"a": {"$ref": "#/$defs/none"}}}, "points to nothing"), ({"required": "a"}, "no JSON Schema"),
+        ({"properties": {"a": {"$ref": "http://example.org/x"}}}, "leaves the document"),
+    ],
+)  # fmt: skip
+def test_parameters_that_are_no_schema_of_an_object_are_named(parameters, said, choice):
+    engine = Told("ok")
+    status, body = asyncio.run(chat(engine, tools=[TOOLS[0], tool(parameters)], tool_choice=choice))
+    assert (status, body["error"]["param"]) == (400, "tools[1].function.parameters") and said in body["error"]["message"], body
+    assert not engine.requests
+
+
+def test_parameters_of_every_common_dialect_are_taken():
+    draft7 = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "definitions": {"a": {}},
+        "properties": {"q": {"$ref": "#/definitions/a"}},
+    }
+    bfcl = {"type": "dict", "properties": {"a": {"type": "float"}, "b": {"type": "any"}}}
+    for parameters in ({}, None, draft7, bfcl, {"type": ["object", "null"]}, {"properties": {"a": {"pattern": "^(?!x)"}}}):
+        status, body = asyncio.run(chat(Told("ok"), tools=[tool(parameters)]))
+        assert status == 200, (parameters, body)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param", "said"),
+    [
+        ("chat/completions", {"stop": ["a"] * 100}, "stop", "at most 16"), ("completions", {"prompt": []}, "prompt", "at least one"),
+        ("completions", {"prompt": ""}, "prompt", "empty"), ("completions", {"prompt": "x " * 600}, "prompt", "1 to 500 fit"),
+        ("chat/completions", {"response_format": {"type": "text", "json_schema": {"name": "x", "schema": {}}}}, "response_format.json_schema", "goes with"),
+        ("chat/completions", {"response_format": {"type": "json_object", "json_schema": {"name": "x", "schema": {}}}}, "response_format.json_schema", "goes with"),
+    ],
+)  # fmt: skip
+def test_refusals_name_the_limit(path, fields, param, said):
+    base = HELLO if path.startswith("chat") else {"model": "slca", "prompt": "x"}
+    status, body = asyncio.run(post(Told("ok"), f"/v1/{path}", base | fields))
+    assert (status, body["error"]["param"]) == (400, param) and said in body["error"]["message"], body
+    assert body["error"]["code"] == ("context_length_exceeded" if "fit" in said else None)
+
+
+def test_a_body_that_is_no_object():
+    for path in ("/v1/chat/completions", "/v1/completions"):
+        status, body = asyncio.run(post(Told("ok"), path, [1]))
+        assert status == 400 and body["error"]["message"] == "body: must be a JSON object"
+
+
+CALL = {"id": "a", "type": "function", "function": {"name": "get_time", "arguments": "{}"}}
+USER, RESULT = {"role": "user", "content": "hi"}, {"role": "tool", "content": "12"}
+CALLED = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+
+
+@pytest.mark.parametrize(
+    ("messages", "param", "said"),
+    [
+        ([RESULT, USER], "messages[0]", "must follow"), ([USER, RESULT], "messages[1]", "must follow"),
+        ([USER, RESULT | {"tool_call_id": "a"}], "messages[1]", "must follow"),
+        ([USER, CALLED, RESULT | {"tool_call_id": "b"}], "messages[2].tool_call_id", "no such call"),
+        ([USER, CALLED, *[RESULT | {"tool_call_id": "a"}] * 2], "messages[3].tool_call_id", "has its result already"),
+        ([USER, CALLED, RESULT, RESULT], "messages[3]", "every call"),
+        ([USER, CALLED, RESULT, USER, RESULT], "messages[4]", "must follow"),
+        ([USER | {"tool_calls": [CALL]}], "messages[0].tool_calls", "only an assistant message"),
+        ([USER, CALLED, USER], "messages[1].tool_calls[0]", "('a') has no result"), ([USER, CALLED], "messages[1].tool_calls[0]", "has no result"),
+        ([USER, CALLED | {"tool_calls": [CALL, CALL]}, RESULT, RESULT], "messages[1].tool_calls[1].id", "the same id"),
+    ],
+)  # fmt: skip
+def test_results_belong_to_calls(messages, param, said):
+    engine = Told("ok")
+    status, body = asyncio.run(chat(engine, messages=messages))
+    assert (status, body["error"]["param"]) == (400, param) and said in body["error"]["message"], body
+    assert not engine.requests
+
+
+def test_results_without_an_id_answer_in_order():
+    engine = Told("ok")
+    other = {**CALL, "id": "b", "function": {"name": "get_weather", "arguments": "{}"}}
+    messages = [USER, CALLED | {"tool_calls": [CALL, other]}, RESULT, RESULT, USER | {"tool_calls": None}]
+    status, body = asyncio.run(chat(engine, messages=messages))
+    assert status == 200, body
+    assert [message.get("name") for message in engine.requests[0].messages] == [None, None, "get_time", "get_weather", None]
+
+
 def test_completion_prompts_out_of_range():
     for prompt in ([], "", [[]], [tiny().tokenizer.size], [-1], 5, [["a"]], "x " * 600):
         status, body = asyncio.run(post(Told("ok"), "/v1/completions", {"model": "slca", "prompt": prompt}))

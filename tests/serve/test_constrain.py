@@ -18,6 +18,11 @@ def test_references_of_each_tool_keep_their_meaning():
     assert schema["anyOf"][1]["properties"]["arguments"] == {"$ref": "#/$defs/tool1"}
 
 
+def test_the_arguments_of_a_call_are_an_object_whatever_else_its_parameters_allow():
+    schema = call_schema([{"function": {"name": "f", "parameters": {"type": ["object", "null"]}}}], "arguments")
+    assert schema["$defs"]["tool0"]["type"] == "object"
+
+
 def test_the_opening_is_what_the_template_writes():
     opening = Grammars(tiny(), False).call_opening()
     assert (opening.before, opening.after, opening.key) == ("<tool_call>", "</tool_call>", "arguments")

@@ -166,6 +166,21 @@ def test_a_call_that_must_be_made_is_made(served):
 
 
 @constrained
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}])
+@pytest.mark.parametrize("parameters", [{"enum": [1, 2]}, {"anyOf": [{"type": "string"}]}, {"not": {}}])
+def test_parameters_that_no_call_can_have_are_named(served, parameters, choice):
+    tools = [TOOLS[0], {"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    (answer,) = ask(served, {"tools": tools, "tool_choice": choice, "max_tokens": 60})
+    if answer.status_code == 200:  # another tool can be called
+        assert (
+            choice == "required"
+            and answer.json()["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "get_weather"
+        )
+    else:
+        assert answer.json()["error"]["param"] == "tools[1].function.parameters", answer.text
+
+
+@constrained
 @pytest.mark.parametrize(
     "schema", [{"type": "nonsense"}, {"$ref": "http://example.org/x"}, {"type": "string", "pattern": "("}, {"enum": []}, False]
 )
@@ -187,4 +202,5 @@ def test_schemas_that_nothing_can_satisfy_are_the_requests_fault(served):
     for body, answer in zip(bodies, ask(served, *bodies)):
         assert answer.status_code == 400 or (body["stream"] and answer.status_code == 200), answer.text
         assert "demands itself" in answer.text and "[DONE]" not in answer.text
+        assert ('"param":"tool_choice"' if "tools" in body else '"param":"response_format"') in answer.text.replace(": ", ":")
     assert served[2].health() == "" and ask(served, {})[0].status_code == 200

@@ -7,6 +7,7 @@ import pytest
 
 from slca.tasks import datasets
 from slca.tasks.datasets import evaluation_tasks, read_jsonl, stream, task_from_dict, task_to_dict, write_jsonl
+from slca.tasks.schema import ToolSet
 from slca.tasks.synthesize import tasks
 from slca.types import Task, ToolCall
 
@@ -154,14 +155,56 @@ def test_tfds(tmp_path, section):
         ({"facts": ["Oslo"]}, "facts must be a list of lists"),
         ({"followups": "again"}, "followups must be"),
         ({"id": 7}, "id must be a text"),
+        ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{"x": 1}]}]}, "messages must be messages whose `tool_calls`"),
+        ({"demo": [{"role": "assistant", "content": "", "tool_calls": 5}]}, "demo must be messages whose `tool_calls`"),
+        ({"messages": [{"role": "tool", "content": "3"}, {"role": "user", "content": "hi"}]}, "`tool` message follows"),
     ],
-)
+)  # fmt: skip
 def test_inner_types_of_a_stored_task(tmp_path, changes, named):
     task = {"id": "a", "messages": [{"role": "user", "content": "hi"}], "tools": [], "gold_steps": []}
     (tmp_path / "tasks.jsonl").write_text(json.dumps(task) + "\n" + json.dumps(task | changes) + "\n")
     with pytest.raises(ValueError, match="line 2") as error:
         read_jsonl(tmp_path / "tasks.jsonl")
     assert named in str(error.value)
+
+
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+GOLD = [[{"name": "weather", "arguments": {}}]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"tools": [{}]}, "tool #0 cannot be used: a name must be"),
+        ({"tools": [WEATHER, {"name": "f", "parameters": True}]}, "tool f cannot be used: parameters must be a schema object"),
+        ({"tools": [{"name": "f", "parameters": {"$ref": "#"}}]}, "tool f cannot be used: parameters: $ref leads back"),
+        ({"tools": [WEATHER, WEATHER]}, "tool weather cannot be used: a tool of this name"),
+        ({"tools": []}, "gold_steps call 'weather', which the task does not offer: `tools` is empty"),
+        ({"gold_steps": [[{"name": "fly", "arguments": {}}]]}, "gold_steps call 'fly', which the task does not offer: those offered are weather"),
+    ],
+)  # fmt: skip
+def test_a_task_that_nobody_can_do_is_refused(tmp_path, config, changes, named):
+    task = {"id": "a", "messages": [{"role": "user", "content": "hi"}], "tools": [WEATHER], "gold_steps": GOLD}
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(json.dumps(task) + "\n" + json.dumps(task | {"gold_steps": []}) + "\n" + json.dumps(task | changes) + "\n")
+    config.tasks.source = f"jsonl:{path}"
+    for read in (lambda: read_jsonl(path), lambda: stream(config.tasks, "train", 0)):
+        with pytest.raises(ValueError, match=r"tasks\.jsonl, line 3: task 'a': ") as error:
+            read()
+        assert named in str(error.value)
+
+
+def test_equal_tool_sets_are_vetted_once(tmp_path, monkeypatch):
+    loads = []
+    monkeypatch.setattr(ToolSet, "load", lambda specs: loads.append(specs) or ToolSet({"weather": None}))
+    write_jsonl(tmp_path / "tasks.jsonl", [Task(str(i), [{"role": "user", "content": "hi"}], [WEATHER], []) for i in range(50)])
+    assert len(read_jsonl(tmp_path / "tasks.jsonl")) == 50 and len(loads) == 1
+
+
+def test_a_line_that_is_no_json_says_the_column(tmp_path):
+    (tmp_path / "tasks.jsonl").write_text('\n{"id": "a", }\n')
+    with pytest.raises(ValueError, match=r"tasks\.jsonl, line 2: not JSON: .* \(column \d+\)$"):
+        read_jsonl(tmp_path / "tasks.jsonl")
 
 
 def test_a_bad_line_of_a_split_file_is_found_when_it_is_opened(tmp_path, config):

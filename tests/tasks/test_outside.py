@@ -131,3 +131,41 @@ def test_the_command(tmp_path, capsys):
     assert main([*flags[:1], str(tmp_path / "missing.json"), *flags[2:]]) == 2
     with pytest.raises(SystemExit):
         main(["seal-tools", "rows.jsonl", "--out", "x"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "tools", "said"),
+    [
+        ("3", json.dumps(NESTFUL), "rows.json: must be a list of rows"),
+        (json.dumps([nestful_row()]), "[3]", "spec.json: row 0 must be an object"),
+        (json.dumps([nestful_row()]), json.dumps([{"name": "area", "parameters": 5}]), "spec.json: row 0 describes no tool"),
+    ],
+)
+def test_files_of_something_else_are_named(tmp_path, capsys, rows, tools, said):
+    (tmp_path / "rows.json").write_text(rows)
+    (tmp_path / "spec.json").write_text(tools)
+    flags = [
+        "nestful",
+        str(tmp_path / "rows.json"),
+        "--tools",
+        str(tmp_path / "spec.json"),
+        "--out",
+        str(tmp_path / "out.jsonl"),
+    ]
+    assert main(flags) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("slca.tasks.outside: ") and said in error and error.count("\n") == 1
+
+
+def test_seal_tools_with_a_number_for_id_and_a_number_of_tools(tmp_path, capsys):
+    tools = by_name(SEAL)
+    row = seal_row(("findFilm", {"title": "Bees"}))
+    assert seal_tools(row | {"id": 7}, tools) == seal_tools(row | {"id": "7"}, tools)
+    with pytest.raises(SystemExit) as left:
+        main(["seal-tools", "rows.jsonl", "--tools", "tool.jsonl", "--offered", "-3", "--out", str(tmp_path / "x")])
+    assert left.value.code == 2 and "--offered -3: a number of tools" in capsys.readouterr().err
+
+
+def test_a_call_of_a_tool_that_cannot_be_used_is_dropped():
+    with pytest.raises(Unusable, match="cannot be used"):
+        seal_tools(seal_row(("", {"title": "Bees"})), by_name([{**SEAL[0], "api_name": ""}]))

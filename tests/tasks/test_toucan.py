@@ -234,6 +234,62 @@ def test_the_command_on_the_papers_rows(tmp_path, capsys):
     assert len(read_jsonl(tmp_path / "toucan_rl.jsonl")) == 3
 
 
+def test_gold_of_a_tool_that_is_not_offered_is_dropped_and_counted(tmp_path, capsys):
+    rows = [rl_row(gold([SEARCH])), rl_row(gold([ToolCall("fly", {})])), rl_row('["fly"]')]
+    (tmp_path / "rl.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["--rl", str(tmp_path / "rl.jsonl"), "--out", str(tmp_path)]) == 0
+    assert "2  dropped: a call of a tool that is not offered" in capsys.readouterr().out
+    assert [task.gold_steps for task in read_jsonl(tmp_path / "toucan_rl.jsonl")] == [[[SEARCH]]]
+
+
+@pytest.mark.parametrize("content", ["", '{"id": 1}\n'])
+@pytest.mark.parametrize(
+    ("flag", "kept"), [("--rl", "toucan_rl.jsonl"), ("--sft", "toucan_sft.jsonl"), ("--raw", "toucan_rl.jsonl")]
+)
+def test_files_without_a_usable_row_leave_what_was_there(tmp_path, capsys, flag, kept, content):
+    (tmp_path / "empty.jsonl").write_text(content)
+    (tmp_path / kept).write_text("old")
+    assert main([flag, str(tmp_path / "empty.jsonl"), "--out", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert "no usable row in" in said and f"{kept}: left as before" in said and said.count("\n") == 1
+    assert (tmp_path / kept).read_text() == "old" and len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.jsonl", '{"id": 1}\n[1,2]\n', "line 2 must be an object; it is a list"),
+        ("a.jsonl", '"x"\n', "line 1 must be an object; it is a text"),
+        ("a.jsonl", '{"id": 1}\n{"id" 1}\n', "line 2: not JSON: Expecting ':' delimiter (column 7)"),
+        ("a.json", '{"id": 1}', "must be a list of rows, each an object; it is an object"),
+        ("a.json", "3", "must be a list of rows, each an object; it is a number"),
+        ("a.json", "[{}, 3]", "row 1 must be an object; it is a number"),
+        ("a.json", "[" * 100_000, "nested too deeply"),
+        ("a.jsonl", b'{"id": "\xe9"}', "not UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("flag", ["--rl", "--sft", "--raw"])
+def test_files_of_something_else_are_named(tmp_path, capsys, flag, name, content, said):
+    (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    assert main([flag, str(tmp_path / name), "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("slca.tasks.toucan: ") and f"{name}: {said}" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "changes", [{"extra_info": [1]}, {"prompt": 5}, {"prompt": [5]}, {"reward_model": 5}, {"tools": 5}, {"reward_model": {"ground_truth": {"gold_tool_calls": [], "tool_schemas": 5}}}]
+)  # fmt: skip
+def test_rows_with_parts_of_another_type_are_counted(tmp_path, capsys, changes):
+    (tmp_path / "rl.json").write_text(json.dumps([rl_row(gold([SEARCH])), rl_row(gold([SEARCH])) | changes]))
+    assert main(["--rl", str(tmp_path / "rl.json"), "--out", str(tmp_path)]) == 0
+    assert "1  dropped: not a Toucan row" in capsys.readouterr().out
+    raw = [dialogue("a"), dialogue("a"), dialogue("b") | {"messages": 5}, dialogue("a") | {"available_tools": 5}]
+    (tmp_path / "raw.json").write_text(json.dumps([raw[3], *raw]))
+    assert main(["--raw", str(tmp_path / "raw.json"), "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "3  dropped: not a Toucan row" in said and "1  samples: held out" in said
+
+
 def test_wrong_commands(tmp_path, capsys):
     for flags in ([], ["--raw", "a", "--rl", "b"], ["--eval", "a"]):
         with pytest.raises(SystemExit):

@@ -35,7 +35,7 @@ from bench.arguments import natural, positive
 from bench.serve_load import MAX_TOKENS, WORDS, compared, load, near_tie, offline, requests
 from bench.serve_process import DEVICE, address, cpu, gauges, model, on_host, rss, serve, started
 
-SPEED_TOKENS, SPEED_REQUESTS = 128, 512
+SPEED_TOKENS, SPEED_REQUESTS = 128, {"tiny": 512, "mid": 192}
 
 
 def faults(url: str, pid: int, options: argparse.Namespace, parts: Any) -> None:
@@ -62,7 +62,7 @@ def speed(url: str, pid: int, options: argparse.Namespace, parts: Any) -> None:
     """Tokens a second: server, offline, server, ... and the CPU seconds of each, the clients' too, which share the cores."""
     made = [
         r | {"max_tokens": SPEED_TOKENS, "kind": ("body", "stream")[i % 2]}
-        for i, r in enumerate(requests(SPEED_REQUESTS, False))
+        for i, r in enumerate(requests(SPEED_REQUESTS[options.size], False))
     ]
     offline(*parts, made, SPEED_TOKENS)  # compiles
     rates: dict[str, list[float]] = {"server": [], "offline": []}

@@ -76,7 +76,7 @@ def start(name: str, cache: Path) -> dict[str, float]:
         "TRANSFORMERS_VERBOSITY": "error",
     }
     # what slca.assemble sets for the cache it chooses itself
-    environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     command = [sys.executable, "-m", "bench.startup", "--child", repr(time.time()), "--config", name]
     found = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     if found.returncode:

@@ -55,7 +55,7 @@ def assemble(config: Any, record: Algorithm | None = None) -> Parts:
     record = record or apply_record(config)
     if config.run.compile_cache and not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "slca" / "jax"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # the many small ones are half a second of a start
     tokenizer = tokenizers.load(config.chat.tokenizer, config.chat.template)
     try:
         template = Template(

@@ -2,7 +2,7 @@
 
     python -m bench.serve [--requests 2000] [--clients 64] [--slots 32] [--rounds 3]     # half a million parameters
     python -m bench.serve --size mid --requests 0 [--rounds 3]                           # 30 M; throughput alone
-    python -m bench.serve --turns 4 [--conversations 256] [--clients 32] [--slots 32] [--rounds 3]
+    python -m bench.serve --turns 4 --clients 32 [--conversations 256] [--slots 32] [--rounds 3]
 
 Clients keep one connection each and send the next request when the last is answered. A tenth of the requests close the
 connection half-way (streams after the first event, others while they wait), a twentieth are malformed (no JSON, wrong types, too

@@ -53,11 +53,16 @@ def from_prefill(keys: Float[Array, "L B T K h"], values: Float[Array, "L B T K 
 
 
 def write(layer: Layer, keys: Float[Array, "B T K h"], values: Float[Array, "B T K h"], slots: Int[Array, "B T"]) -> Layer:
-    """Put token t of row b at `slots[b, t]`; a slot >= S is dropped (rows that do not take part)."""
+    """Put token t of row b at `slots[b, t]`; a slot >= S is dropped (rows that do not take part).
+
+    Heads are among the indices: with a head's vector alone as the window of the scatter it lies together in the cache as it is. With
+    [K, h] for a window and more than one head on a chip, the TPU's compiler turned the whole cache around in every step.
+    """
+    head = jnp.arange(layer.keys.shape[1])[:, None]
 
     def row(k, v, new_k, new_v, slot):
-        k = k.at[:, :, slot].set(new_k.transpose(1, 2, 0), mode="drop")
-        return k, v.at[:, slot].set(new_v.transpose(1, 0, 2), mode="drop")
+        k = k.at[head, :, slot].set(new_k.transpose(1, 0, 2), mode="drop")
+        return k, v.at[head, slot].set(new_v.transpose(1, 0, 2), mode="drop")
 
     dtype = layer.keys.dtype
     return Layer(*jax.vmap(row)(layer.keys, layer.values, keys.astype(dtype), values.astype(dtype), slots))

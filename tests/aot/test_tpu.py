@@ -1,6 +1,7 @@
 """A reduced-depth run compiled for real TPU topologies, where libtpu is installed (extra [tpu]); no TPU is needed."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 
@@ -35,3 +36,15 @@ def test_a_topology_that_libtpu_does_not_know_is_2():
     command = [sys.executable, "-m", "slca.aot", "--config=configs/tiny.py", "--topology=v5p:9x9x9"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2 and "--topology=v5p:9x9x9" in done.stderr and "v5e:8x8" in done.stderr
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is missing (extra [tpu])")
+def test_decoding_copies_no_cache_where_a_chip_has_several_kv_heads():
+    """By hand: 256 rows of 2,048 tokens a chip, 2 KV heads of 128, 2 layers, keys and values in bfloat16 are 1 GiB."""
+    command = [sys.executable, "-m", "slca.aot", "--config=configs/7b.py", "--topology=v5p:2x2x2", "--mesh=1x4x2"]
+    command += [*SMALL.split(), "--slots=1024", "--programs=decode"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:] + done.stdout[-2000:]
+    found = re.search(r"arguments ([\d.]+) \+ temporaries ([\d.]+) \+", done.stdout)
+    assert found and float(found[1]) > 1.0 and float(found[2]) < 0.25, done.stdout

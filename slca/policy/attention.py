@@ -66,14 +66,14 @@ def attention(
     """
     if implementation == "auto":
         implementation = _choice(q.shape[1], q.shape[3], prefix is not None)
+    if implementation == "splash" and prefix is not None:
+        raise ValueError(
+            "attention='splash' keeps episodes apart and knows no shared prefix: use model.attention='xla' or 'blockwise', "
+            "or train.share_prompts=False"
+        )
     if reason := refusal(implementation, _platform(), q.dtype, q.shape[1], q.shape[3]):
         raise ValueError(reason)
     if implementation == "splash":
-        if prefix is not None:
-            raise ValueError(
-                "attention='splash' keeps episodes apart and knows no shared prefix: use model.attention='xla' or 'blockwise', "
-                "or train.share_prompts=False"
-            )
         return splash.attend(q, k, v, episode, window, scale)
     reach = None if window is None else jnp.where(window[1], window[0], q.shape[1] + 1)
     if implementation == "blockwise":

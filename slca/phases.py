@@ -12,6 +12,7 @@ from slca.learn.optim import optimizer, schedule
 from slca.learn.sharding import first_device, state_shardings
 from slca.learn.update import init_state
 from slca.policy import lora, transformer
+from slca.policy.config import ModelConfig
 from slca.types import TrainState
 
 
@@ -27,9 +28,9 @@ class Position:
     results: list[dict[str, Any]] = field(default_factory=list)
 
 
-def phase_optimizer(config: Any, parts: Parts, phase: str) -> Any:
+def phase_optimizer(config: Any, model: ModelConfig, phase: str) -> Any:
     """The optimizer of a phase, its schedule sized in the phase's own optimiser steps."""
-    c, axes = config, lora.trainable(transformer.logical_axes(parts.model))
+    c, axes = config, lora.trainable(transformer.logical_axes(model))
     if phase == "sft":
         with (section := c.optim.copy_and_resolve_references()).unlocked():
             section.update(name=c.sft.optimizer, weight_decay=c.sft.weight_decay)
@@ -40,7 +41,7 @@ def phase_optimizer(config: Any, parts: Parts, phase: str) -> Any:
 
 def phase_like(config: Any, parts: Parts, phase: str) -> TrainState:
     """Shapes and placement (ShapeDtypeStructs with shardings) of the phase's TrainState."""
-    tx = phase_optimizer(config, parts, phase)
+    tx = phase_optimizer(config, parts.model, phase)
     shapes = jax.eval_shape(lambda: transformer.init(parts.model, jax.random.key(0)))
     state = jax.eval_shape(lambda p: init_state(p, tx, jax.random.key(0)), shapes)
     if parts.mesh is None:

@@ -99,11 +99,11 @@ def run_config(path: str | os.PathLike[str]) -> tuple[Path, ConfigDict]:
     return folder, config
 
 
-def make_template(config: Any) -> Template:
-    """The chat template of the config's `chat` section with its tokenizer, unchecked. Raises ValueError."""
+def make_template(config: Any, tokenizer: tokenizers.Tokenizer | None = None) -> Template:
+    """The chat template of the config's `chat` section, unchecked. tokenizer: its own, None = it is loaded. Raises ValueError."""
     c = config.chat
     try:
-        tokenizer = tokenizers.load(c.tokenizer, c.template)
+        tokenizer = tokenizer or tokenizers.load(c.tokenizer, c.template)
     except FileNotFoundError as error:
         raise ValueError(f"{error}; the run's tokenizer must be where its config says") from error
     return Template(tokenizer, wire=c.wire, history=c.history, thinking=c.thinking, result_tokens=c.tool_result_tokens)
@@ -150,14 +150,14 @@ def _recorded(file: Path, like: Mapping[str, Any]) -> dict[str, Any]:
 
 def _wire(config: ConfigDict) -> str:
     try:
-        tokenizers.load(config.chat.tokenizer, config.chat.template)  # what is missing or damaged is no fault of a wire
+        tokenizer = tokenizers.load(config.chat.tokenizer, config.chat.template)  # what is missing there is no fault of a wire
     except FileNotFoundError as error:
         raise ValueError(str(error)) from error
     faults = []
     for wire in WIRES:
         config.chat.wire = wire
         try:
-            make_template(config).check()
+            make_template(config, tokenizer).check()
             return wire
         except ValueError as error:
             faults.append(f"{wire}: {error}")

@@ -215,7 +215,7 @@ class Trainer:
 
     def _fresh(self, params: Any, phase: str) -> TrainState:
         """The TrainState that a phase starts with; it holds `params` themselves."""
-        seed, tx = self.config.run.seed, phase_optimizer(self.config, self.parts, phase)
+        seed, tx = self.config.run.seed, phase_optimizer(self.config, self.parts.model, phase)
         places = phase_placement(self.config, self.parts, phase)
         if places is None:
             return settled(init_state(params, tx, jax.random.key(seed)))
@@ -256,7 +256,7 @@ class Trainer:
 
     def _sft(self) -> None:
         c, parts, progress = self.config, self.parts, self.pulse.progress
-        tx, placement = phase_optimizer(c, parts, "sft"), phase_placement(c, parts, "sft")
+        tx, placement = phase_optimizer(c, parts.model, "sft"), phase_placement(c, parts, "sft")
         update = make_sft_update(parts.hidden, parts.unembed, tx, c, mesh=parts.mesh, placement=placement)
         tasks = stream(c.tasks, "train", c.run.seed)
         if self.position.stream:
@@ -283,7 +283,7 @@ class Trainer:
 
     def _rl(self) -> None:
         c, progress = self.config, self.pulse.progress
-        tx, placement = phase_optimizer(c, self.parts, "rl"), phase_placement(c, self.parts, "rl")
+        tx, placement = phase_optimizer(c, self.parts.model, "rl"), phase_placement(c, self.parts, "rl")
         step = make_step(c, self.parts, tx, placement, self._reference(), self.pulse.phase, self.pulse.watch)
         tasks = stream(c.tasks, "train", c.run.seed + 1)
         if self.position.stream:

@@ -49,14 +49,15 @@ def model_of(config: Any) -> ModelConfig:
     if source == "random":
         return architecture(config, tokenizers.load(config.chat.tokenizer, config.chat.template))
     if source.startswith("gguf:") or Path(source).is_dir():
-        return lora.with_lora(weights.architecture(source).run_as(config.model), config.model.lora)
-    name = Path(source).name
-    if name not in ARCHITECTURES:
+        found = weights.architecture(source)
+    elif (name := Path(source).name) in ARCHITECTURES:
+        found = ModelConfig.from_hf(ARCHITECTURES[name])
+    else:
         raise ConfigError(
             f"model.source={source}: no such folder, and slca/aot/architectures.py knows {', '.join(ARCHITECTURES)}; put the "
             "checkpoint's config.json there, or use model.source=random"
         )
-    return lora.with_lora(ModelConfig.from_hf(ARCHITECTURES[name]).run_as(config.model), config.model.lora)
+    return lora.with_lora(found.run_as(config.model), config.model.lora)
 
 
 def results(s: Shapes, chip: Chip, only: Sequence[str], slots: str | None = None) -> Iterator[Result]:

@@ -16,14 +16,13 @@ from jax.sharding import Mesh
 
 from slca.assemble import make_sampler
 from slca.learn.forward import policy_forward
-from slca.learn.optim import optimizer, schedule
 from slca.learn.pieces import shares_prompts
 from slca.learn.shapes import batch_shapes, empty
 from slca.learn.sharding import by_rows, row_shards, shardings, state_shardings
 from slca.learn.terms import make_terms
 from slca.learn.update import init_state, make_update
-from slca.phases import reference_needed
-from slca.policy import lora, transformer
+from slca.phases import phase_optimizer, reference_needed
+from slca.policy import transformer
 from slca.policy.config import ModelConfig
 from slca.rollout.placement import placements
 from slca.rollout.programs import Weights
@@ -66,8 +65,7 @@ class Shapes(NamedTuple):
 
 def shapes(config: Any, model: ModelConfig, mesh: Mesh, here: Mesh, hosts: int) -> Shapes:
     """The state of the RL phase, placed on `mesh` as training places it. here: the mesh that each of the hosts samples on."""
-    o, n, axes = config.optim, config.train, transformer.logical_axes(model)
-    tx = optimizer(o, schedule(o.schedule, o.lr, max(1, n.steps * n.mu * n.mini_batches), o.warmup), lora.trainable(axes))
+    axes, tx = transformer.logical_axes(model), phase_optimizer(config, model, "rl")
     params = jax.eval_shape(lambda: transformer.init(model, jax.random.key(0)))
     state = jax.eval_shape(lambda p: init_state(p, tx, jax.random.key(0)), params)
     if hosts > 1:

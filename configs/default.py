@@ -82,6 +82,7 @@ def get_config(arg: str = "slca") -> ConfigDict:
     r.tool_timeout = 30.0  # seconds a call
     r.cache_dtype = "float32"  # float32 | bfloat16
     r.resample = 0  # rounds of new rollouts for groups without credit (DAPO's dynamic sampling, cap 10); 0 = off
+    r.resample_fresh = True  # of other prompts, as published; False: of the same prompts once more
 
     g = c.sgls = ConfigDict()
     g.mode = "safe"  # safe | paper (every extra off, as published)

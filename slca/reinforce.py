@@ -51,6 +51,7 @@ class Outcome(NamedTuple):
     series: dict[str, list[np.ndarray]]
 
 
+Spare = Callable[[int], Task]  # position in a stream of tasks of its own -> task
 Step = Callable[[TrainState, Sequence[Task], int], tuple[TrainState, Outcome]]
 
 
@@ -62,19 +63,20 @@ def silent(name: str, total: float | None = None) -> Iterator[Callable[[float], 
 
 def make_step(
     config: Any, parts: Parts, optimizer: Any, placement: TrainState | None = None, reference: Any = None, phase: Any = silent,
-    watch: Callable[[Callable[[], Any]], None] | None = None,
+    watch: Callable[[Callable[[], Any]], None] | None = None, spare: Spare | None = None,
 ) -> Step:  # fmt: skip
     """step(state, tasks, number) -> (state, outcome); `number` seeds the draws, the old state is donated.
 
     tasks: those of all processes; each rolls out its own, on its own devices. placement: shardings of the TrainState, None on one
     device. reference: parameters of the frozen policy of the KL term, or None. phase(name, total): the context of a phase, which
-    gives advance(n). watch: takes functions whose changing result is a sign of life.
+    gives advance(n). watch: takes functions whose changing result is a sign of life. spare: tasks for groups without credit, where
+    `rollout.resample_fresh` asks for other prompts; None: the same prompts once more.
     """
     record, shards = parts.algorithm, row_shards(parts.mesh)
     own, fetch = own_parts(parts)
     params_at = None if own.mesh is None else _places(own)
     own_reference = fetch(reference) if reference is not None and config.reward.kl_coef > 0 else None  # the reward's alone
-    collect = make_collect(config, own, params_at, own_reference, phase, watch)
+    collect = make_collect(config, own, params_at, own_reference, phase, watch, spare)
     score = make_logprob(own.hidden, own.unembed, config, mesh=own.mesh, params_at=params_at)
     probe, drift = make_probe(config, own, params_at), make_drift(config, own, score)
     learn = make_learn(config, parts, optimizer, placement, reference)
@@ -159,7 +161,7 @@ def own_groups(tasks: int, mini_batches: int) -> list[int]:
 
 def make_collect(
     config: Any, parts: Parts, params_at: Any, reference: Any, phase: Any = silent,
-    watch: Callable[[Callable[[], Any]], None] | None = None,
+    watch: Callable[[Callable[[], Any]], None] | None = None, spare: Spare | None = None,
 ) -> Callable[..., Any]:  # fmt: skip
     """collect(params, tasks, number) -> (episodes, rewarded rollouts, metrics by name); resamples groups where the config asks."""
     judges = graders(config)
@@ -177,10 +179,11 @@ def make_collect(
         return rollouts
 
     def collect(params: Any, tasks: Sequence[Task], number: int) -> tuple[list[Episode], Rollouts, dict[str, float]]:
-        def roll(groups: list[int], step: int, stats: dict[str, float] | None = None) -> list[Episode]:
+        def roll(asked: dict[int, Task], step: int, stats: dict[str, float] | None = None) -> list[Episode]:
+            groups = list(asked)
             with phase("rollout", len(groups) * config.rollout.group) as advance:
                 episodes = rollout(
-                    params, [tasks[g] for g in groups], parts.sampler, parts.template, parts.simulator, config,
+                    params, list(asked.values()), parts.sampler, parts.template, parts.simulator, config,
                     seed=config.run.seed, step=step, stats=stats, progress=follow(advance),
                 )  # fmt: skip
             for episode in episodes:
@@ -188,12 +191,14 @@ def make_collect(
             return episodes
 
         def attempt(groups: list[int], again: int) -> tuple[list[Episode], Rollouts]:
+            # A position for every group of every round of every step: a continued run, or one of more processes, asks for the same.
+            first = (number * config.rollout.resample + again - 1) * len(tasks)
             step = number + again * ATTEMPT_STRIDE
-            episodes = roll(groups, step)
+            episodes = roll({g: spare(first + g) if spare else tasks[g] for g in groups}, step)
             return episodes, reward(params, episodes, step)
 
         began, stats, asked = time.monotonic(), dict[str, float](), outcomes(judges)
-        episodes = roll(own_groups(len(tasks), config.train.mini_batches), number, stats)
+        episodes = roll({g: tasks[g] for g in own_groups(len(tasks), config.train.mini_batches)}, number, stats)
         seconds = time.monotonic() - began
         with phase("reward"):
             rollouts = reward(params, episodes, number)

@@ -1,7 +1,8 @@
 """Dynamic sampling (DAPO, 2503.14476) on credit: groups in which no channel of the method varies get new rollouts.
 
 A group is kept as soon as one of its members has credit: under SLCA that is, when either channel varies, where a filter on the
-total would drop groups whose rewards cancel. The new rollouts answer the same prompts (published: fresh prompts).
+total would drop groups whose rewards cancel. The new rollouts answer fresh prompts, as published, or the same ones once more
+(`rollout.resample_fresh`).
 """
 
 from __future__ import annotations

@@ -284,8 +284,9 @@ class Trainer:
     def _rl(self) -> None:
         c, progress = self.config, self.pulse.progress
         tx, placement = phase_optimizer(c, self.parts.model, "rl"), phase_placement(c, self.parts, "rl")
-        step = make_step(c, self.parts, tx, placement, self._reference(), self.pulse.phase, self.pulse.watch)
         tasks = stream(c.tasks, "train", c.run.seed + 1)
+        spare = tasks.shuffled(c.run.seed + 2).at if c.rollout.resample_fresh else None
+        step = make_step(c, self.parts, tx, placement, self._reference(), self.pulse.phase, self.pulse.watch, spare)
         if self.position.stream:
             tasks.restore(self.position.stream)
         shapes = ", ".join(f"[{rows}, {length}]" for length, rows in update_shapes(c, self.parts).items())

@@ -18,6 +18,14 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_default_matmul_precision", "highest")
 
 
+LONG = ("tests/test_train.py", "tests/test_processes.py", "tests/evals/test_bfcl.py", "tests/aot/test_plan.py")
+
+
+def pytest_collection_modifyitems(items):
+    """The files whose tests take longest come first, so that no worker is left alone with one of them at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
 @pytest.fixture
 def config():
     """The default config, unlocked: a test changes what it needs."""

@@ -1,5 +1,7 @@
 """One RL step of the records that ask for more than packing and a loss, on a tiny random policy; resampling; gradient norms."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import optax
@@ -38,15 +40,15 @@ def base():
     jax.device_count = original
 
 
-def run(base, config, reference=False):
+def run(base, config, reference=False, spare=None, number=0):
     """(outcome, change of the parameters) of one step."""
     parts = base._replace(algorithm=apply_record(config))
     params = initial_params(config, parts)
     before = jax.device_get(params)
     frozen = jax.tree.map(lambda x: x * 0.9, params) if reference else None
     optimizer = optax.sgd(1.0)
-    step = make_step(config, parts, optimizer, reference=frozen)
-    state, outcome = step(init_state(params, optimizer, jax.random.key(0)), stream(config.tasks, "train", 0).next(2), 0)
+    step = make_step(config, parts, optimizer, reference=frozen, spare=spare)
+    state, outcome = step(init_state(params, optimizer, jax.random.key(0)), stream(config.tasks, "train", 0).next(2), number)
     after = jax.device_get(state.params)
     return outcome, max(
         float(np.abs(a - b).max()) for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True)
@@ -95,6 +97,23 @@ def test_nothing_of_a_step_stays_on_the_device(base):  # S9
 NIGHTLY = [
     pytest.param(name, marks=pytest.mark.nightly) for name in ("gear", "crest", "oar_g", "oar_p", "slca+self_conditioned")
 ]
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_groups_without_credit_get_fresh_prompts_or_the_same(base, monkeypatch, fresh):
+    """Step 3, two rounds, two prompts: rounds ask for positions 12, 13 and 14, 15 of the spare tasks, those of the groups still dead."""
+    asked, tasks = [], stream(small("slca").tasks, "train", 0).next(2)
+
+    def spare(position):
+        asked.append(position)
+        return replace(tasks[position % 2], id=f"spare {position}")
+
+    dead = iter([{0, 1}, {0, 1}, {1}])  # at first, after round 1, after round 2
+    monkeypatch.setattr("slca.resampling.dead_groups", lambda *_: frozenset(next(dead)))
+    outcome, _ = run(base, small("slca", rollout__resample=2), spare=spare if fresh else None, number=3)
+    assert asked == ([12, 13, 14, 15] if fresh else [])
+    found = [episode.task.id for episode in outcome.episodes]
+    assert found == ["spare 14" if fresh else tasks[0].id] * 4 + [tasks[1].id] * 4
 
 
 @pytest.mark.parametrize("name", ["self_conditioned", "rebel", *NIGHTLY])

@@ -95,13 +95,21 @@ class Stream:
         import grain
 
         self._tasks = grain.MapDataset.range(size).seed(seed % 2**32).shuffle().repeat().map(read)
-        self._identity = identity
+        self._read, self._size, self._identity = read, size, identity
         self._position = 0
 
     def next(self, n: int) -> list[Task]:
         """The next n tasks."""
         first, self._position = self._position, self._position + n
         return [self._tasks[k] for k in range(first, first + n)]
+
+    def at(self, position: int) -> Task:
+        """The task of a position; does not move the stream."""
+        return self._tasks[position]
+
+    def shuffled(self, seed: int) -> Stream:
+        """The same tasks in another order, from the start."""
+        return Stream(self._read, self._size, f"{self._identity} seed={seed}", seed)
 
     def state(self) -> dict[str, Any]:
         return {"next_index": self._position, "dataset": self._identity}

@@ -76,6 +76,16 @@ def test_order_is_a_function_of_seed_and_epoch(section):  # R5
     assert ids(stream(section, "train", 3).next(50)) != orders[0]
 
 
+def test_another_order_of_the_same_tasks_leaves_the_stream_where_it_is(section):
+    tasks = stream(section, "train", 5)
+    first = [task.id for task in tasks.next(section.train)]
+    other = tasks.shuffled(6)
+    again = [other.at(k).id for k in range(section.train)]
+    assert again != first and sorted(again) == sorted(first)
+    assert other.state()["next_index"] == 0 and tasks.state()["next_index"] == section.train
+    assert [task.id for task in other.next(3)] == again[:3]
+
+
 def test_resume(section):
     whole = stream(section, "train", 0).next(70)
     begun = stream(section, "train", 0)

@@ -111,7 +111,7 @@ def check_attention(config: Any, model: ModelConfig, platform: str) -> None:
     """Raises ConfigError where `model.attention` cannot run on `platform` with one of the run's rows and prompts."""
     lengths = {
         *config.train.row_lengths,
-        *config.rollout.prompt_buckets,
+        *(min(bucket, cache_length(config, model)) for bucket in config.rollout.prompt_buckets),
         *([config.sft.row_length] if config.sft.steps else []),
     }
     for length in sorted(lengths):
@@ -135,19 +135,19 @@ def own_parts(parts: Parts) -> tuple[Parts, Callable[[Any], Any]]:
 def make_sampler(
     config: Any, model: ModelConfig, mesh: jax.sharding.Mesh | None, slots: int = 0, shared: int | None = None
 ) -> Sampler:
-    """The slot sampler of the config's rollout section; `slots` overrides its number of rows. Processes share the slots evenly.
+    """The slot sampler of the config's rollout section; `slots` overrides its number of rows. Processes and shards of rows share the
+    slots evenly: their number is rounded up for that.
 
     shared: slots that share a prompt; None = rollout.shared_slots, or none where `slots` is given (evaluation: groups of one).
     """
     r = config.rollout
     shared = (0 if slots else r.shared_slots) if shared is None else shared
     unit, share = row_shards(mesh) * max(1, shared), min(r.slots, r.prompts * r.group)
-    if processes.count() > 1:
-        share = -(-share // (processes.count() * unit)) * unit
+    share = -(-share // (processes.count() * unit)) * unit
     return Sampler(
         model,
         slots=slots or share,
-        cache_length=min(r.max_prompt_tokens + r.max_response_tokens, model.max_length),
+        cache_length=cache_length(config, model),
         prompt_buckets=tuple(r.prompt_buckets),
         suffix_buckets=tuple(r.suffix_buckets),
         decode_steps=r.decode_steps,
@@ -156,6 +156,11 @@ def make_sampler(
         own_length=r.max_response_tokens if shared else 0,
         mesh=mesh,
     )
+
+
+def cache_length(config: Any, model: ModelConfig) -> int:
+    """Tokens that a slot has room for: a whole episode."""
+    return min(config.rollout.max_prompt_tokens + config.rollout.max_response_tokens, model.max_length)
 
 
 def apply_record(config: Any) -> Algorithm:
@@ -185,9 +190,9 @@ def base_params(config: Any, model: ModelConfig, mesh: jax.sharding.Mesh | None)
     if source == "random":
         places = None if mesh is None else shardings(shapes, transformer.logical_axes(model), mesh)
         return jax.jit(lambda key: transformer.init(model, key), out_shardings=places)(jax.random.key(config.run.seed))
-    if (Path(source) / "checkpoints").is_dir() or (Path(source) / "params").is_dir():
-        from slca.restore import run_config, run_params  # which assembles the run that it restores
+    from slca.restore import is_hugging_face, run_config, run_params  # which assembles the run that it restores
 
+    if not source.startswith("gguf:") and not is_hugging_face(Path(source)):
         try:
             folder, stored = run_config(source)
             return run_params(folder, stored, lora.with_lora(model, stored.model.lora), mesh)

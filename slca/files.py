@@ -10,10 +10,10 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def whole(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A file beside `path` to write to, which takes its name at the end and goes where the block fails. Raises OSError that names
-    `path`, not the file beside it."""
+    """A file beside `path` to write to, which takes its name at the end and goes where the block fails; processes that write the
+    same one do not meet. Raises OSError that names `path`, not the file beside it."""
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
         os.replace(temporary, path)

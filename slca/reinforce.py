@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -34,7 +35,8 @@ from slca.rewards.annotate import metrics as reward_metrics
 from slca.rewards.judge import graders, outcomes
 from slca.rewards.kl import charge
 from slca.rewards.noise import disturb
-from slca.rollout.engine import rollout
+from slca.rollout.engine import occupancy, rollout
+from slca.sgls.meter import rates
 from slca.types import Batch, Episode, Rollouts, Task, TrainState
 
 ATTEMPT_STRIDE = 1 << 20  # beyond the steps of any run: what a second attempt at a step adds to its number
@@ -143,13 +145,19 @@ def is_stored(config: Any, number: int) -> bool:
 
 
 def everywhere(values: dict[str, float], pairs: Metrics) -> dict[str, float]:
-    """Metrics of this process -> of all: pairs are merged, counts added; seconds are those of the slowest, rates a mean."""
+    """Metrics of this process -> of all: pairs are merged, counts added and rates made of the sums; seconds and rounds of new rollouts
+    are those of the slowest."""
     found = processes.gather_json([values, pairs])
     out = finalize(merge(*(pairs for _, pairs in found)))
     for name in dict.fromkeys(name for values, _ in found for name in values):
         each = [values[name] for values, _ in found if name in values]
-        mean = name.endswith(("_rate", "_per_call", "/occupancy"))
-        out[name] = max(each) if name.startswith("time/") else sum(each) / (len(each) if mean else 1)
+        slowest = name.startswith("time/") or name == "resample/rounds"
+        out[name] = max(each) if slowest else sum(each)
+    engine, sgls = (
+        {name.removeprefix(prefix): value for name, value in out.items() if name.startswith(prefix)}
+        for prefix in ("engine/", "sgls/")
+    )
+    return out | {"engine/occupancy": occupancy(engine)} | named("sgls", rates(sgls))
     return out
 
 
@@ -179,15 +187,18 @@ def make_collect(
         return rollouts
 
     def collect(params: Any, tasks: Sequence[Task], number: int) -> tuple[list[Episode], Rollouts, dict[str, float]]:
-        def roll(asked: dict[int, Task], step: int, stats: dict[str, float] | None = None) -> list[Episode]:
-            groups = list(asked)
+        stats, asked = Counter[str](), outcomes(judges)  # of all rollouts of the step, those of groups without credit too
+
+        def roll(wanted: dict[int, Task], step: int) -> list[Episode]:
+            groups, began, told = list(wanted), time.monotonic(), dict[str, float]()
             with phase("rollout", len(groups) * config.rollout.group) as advance:
                 episodes = rollout(
-                    params, list(asked.values()), parts.sampler, parts.template, parts.simulator, config,
-                    seed=config.run.seed, step=step, stats=stats, progress=follow(advance),
+                    params, list(wanted.values()), parts.sampler, parts.template, parts.simulator, config,
+                    seed=config.run.seed, step=step, stats=told, progress=follow(advance),
                 )  # fmt: skip
             for episode in episodes:
                 episode.group = groups[episode.group]
+            stats.update(told | {"time/rollout": time.monotonic() - began})
             return episodes
 
         def attempt(groups: list[int], again: int) -> tuple[list[Episode], Rollouts]:
@@ -197,17 +208,16 @@ def make_collect(
             episodes = roll({g: spare(first + g) if spare else tasks[g] for g in groups}, step)
             return episodes, reward(params, episodes, step)
 
-        began, stats, asked = time.monotonic(), dict[str, float](), outcomes(judges)
-        episodes = roll({g: tasks[g] for g in own_groups(len(tasks), config.train.mini_batches)}, number, stats)
-        seconds = time.monotonic() - began
+        episodes = roll({g: tasks[g] for g in own_groups(len(tasks), config.train.mini_batches)}, number)
         with phase("reward"):
             rollouts = reward(params, episodes, number)
-        compiled = {"sys/compiles_rollout": stats.pop("compiles", 0.0)}  # of this process: a resumed run compiles again
-        values = named("engine", stats) | compiled | {"time/rollout": seconds}
+        values: dict[str, float] = {}
         if config.rollout.resample:
             credit_of = parts.algorithm.credit
             episodes, rollouts, counts = resample(episodes, rollouts, attempt, credit_of, config.rollout.resample)
             values |= named("resample", counts)
+        values["sys/compiles_rollout"] = stats.pop("compiles", 0.0)  # of this process: a resumed run compiles again
+        values |= named("engine", stats)
         values |= named("judge", {kind: count - asked.get(kind, 0.0) for kind, count in outcomes(judges).items()})
         return episodes, rollouts, values
 

@@ -58,7 +58,7 @@ def policy_of(
         ValueError: nothing there, no checkpoint yet, weights or tokenizer missing or damaged; one line with the remedy.
     """
     name = os.fspath(path)
-    if name.startswith("gguf:") or _is_hf(Path(name)):
+    if name.startswith("gguf:") or is_hugging_face(Path(name)):
         config = _hf_config(name, dict(chat or {}))
         template = make_template(config)
         known, size = weights.architecture(name).vocab, template.tokenizer.size
@@ -109,7 +109,7 @@ def make_template(config: Any, tokenizer: tokenizers.Tokenizer | None = None) ->
     return Template(tokenizer, wire=c.wire, history=c.history, thinking=c.thinking, result_tokens=c.tool_result_tokens)
 
 
-def _is_hf(path: Path) -> bool:
+def is_hugging_face(path: Path) -> bool:
     """Whether the folder holds a model rather than a run: `config.json` of both has the same name, not the same fields."""
     if (path / FOLDER).is_dir() or (path / "params").is_dir() or not path.is_dir():
         return False

@@ -5,7 +5,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from configs import tiny
-from slca.assemble import assemble, base_params, check_attention
+from slca.assemble import assemble, base_params, check_attention, make_sampler
+from slca.learn.sharding import make_mesh
 from slca.policy.config import ModelConfig
 from slca.validate import ConfigError
 
@@ -39,6 +40,34 @@ def test_splash_takes_rows_and_prompts_of_whole_blocks(config):
     config.rollout.prompt_buckets = (100, 128)
     with pytest.raises(ConfigError, match="here: tpu, 100 tokens"):
         check_attention(config, model, "tpu")
+
+
+def test_prompts_are_checked_as_long_as_the_sampler_runs_them(config):
+    """A bucket longer than a slot is cut to it: 256 + 64 tokens are no multiple of splash's 128."""
+    model = ModelConfig.random(config.model, 1280)
+    config.model.attention, config.train.row_lengths, config.sft.steps = "splash", (256,), 0
+    config.rollout.update(max_prompt_tokens=256, max_response_tokens=64, prompt_buckets=(256, 512))
+    with pytest.raises(ConfigError, match="here: tpu, 320 tokens"):
+        check_attention(config, model, "tpu")
+
+
+def test_slots_are_as_many_as_the_shards_of_rows_can_share(config):
+    """3 x 4 episodes over eight shards: two slots each."""
+    config.rollout.update(prompts=3, group=4)
+    mesh = make_mesh(config.mesh)
+    model = ModelConfig.random(config.model, 1280)
+    assert mesh.size == 8 and make_sampler(config, model, mesh).slots == 16
+    assert make_sampler(config, model, None).slots == 12
+
+
+@pytest.mark.parametrize("place", ["", "checkpoints", "checkpoints/3"])
+def test_a_run_is_known_by_its_workdir_its_checkpoints_or_a_step(config, tmp_path, place):
+    """What is read there is the run's own record, here an empty one; nobody asks for a model's config.json."""
+    (tmp_path / "checkpoints" / "3" / "params").mkdir(parents=True)
+    config.checkpoint.init = str(tmp_path / place)
+    with pytest.raises(ConfigError) as error:
+        base_params(config, ModelConfig.random(config.model, 1280), None)
+    assert str(tmp_path / "checkpoints" / "3") in str(error.value) and "config.json" not in str(error.value)
 
 
 def test_weights_that_cannot_be_read(config, tmp_path):

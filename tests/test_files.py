@@ -19,6 +19,17 @@ def test_a_file_is_whole_or_not_there(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"] and (tmp_path / "a.txt").read_text() == "new"
 
 
+def test_two_processes_write_the_same_file_side_by_side(tmp_path, monkeypatch):
+    with whole(tmp_path / "a.txt") as mine:
+        mine.write_text("mine, wh")
+        monkeypatch.setattr("os.getpid", lambda: -1)
+        with whole(tmp_path / "a.txt") as theirs:
+            theirs.write_text("theirs")
+        assert (tmp_path / "a.txt").read_text() == "theirs" and mine.read_text() == "mine, wh"
+        mine.write_text("mine, whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"] and (tmp_path / "a.txt").read_text() == "mine, whole"
+
+
 @pytest.mark.parametrize("place", ["none/tasks.jsonl", "folder"])
 def test_a_place_that_cannot_be_written_is_named_as_it_was_given(tmp_path, place):
     (tmp_path / "folder").mkdir()

@@ -266,13 +266,33 @@ def test_every_mini_batch_has_the_same_prompts_for_any_number_of_processes(monke
             assert sorted(g for own in found for g in own[k]) == whole.tolist()
 
 
+ENGINE = {"engine/tokens_decoded": 30.0, "engine/slot_steps": 40.0, "engine/occupancy": 0.75}
+
+
 def test_metrics_of_all_processes(monkeypatch):
-    theirs = [{"engine/rounds": 3.0, "time/rollout": 9.0, "sgls/cache_hit_rate": 0.5}, {"rollout/a": [1.0, 4.0]}]
+    theirs = [{"engine/rounds": 3.0, "time/rollout": 9.0, "resample/rounds": 2.0}, {"rollout/a": [1.0, 4.0]}]
     monkeypatch.setattr(processes, "gather_json", lambda mine: [mine, theirs])
-    values = {"engine/rounds": 2.0, "time/rollout": 5.0, "sgls/cache_hit_rate": 0.0, "judge/ok": 1.0}
-    assert everywhere(values, {"rollout/a": (2.0, 2.0)}) == {
-        "rollout/a": 0.5, "engine/rounds": 5.0, "time/rollout": 9.0, "sgls/cache_hit_rate": 0.25, "judge/ok": 1.0,
+    values = {"engine/rounds": 2.0, "time/rollout": 5.0, "resample/rounds": 1.0, "judge/ok": 1.0}
+    found = everywhere(values | ENGINE, {"rollout/a": (2.0, 2.0)})
+    assert {name: value for name, value in found.items() if name not in ENGINE and not name.startswith("sgls/")} == {
+        "rollout/a": 0.5, "engine/rounds": 5.0, "time/rollout": 9.0, "resample/rounds": 2.0, "judge/ok": 1.0,
     }  # fmt: skip
+
+
+def test_rates_of_all_processes_are_those_of_their_counts(monkeypatch):
+    """10 of 100 calls answered from the cache here, none of no calls there: a tenth, not a twentieth. 30 of 40 slot steps and 5 of 10."""
+    here = ENGINE | {
+        "sgls/calls": 100.0,
+        "sgls/source/cache": 10.0,
+        "sgls/cache_hit_rate": 0.1,
+        "sgls/tokens": 50.0,
+        "sgls/tokens_per_call": 0.5,
+    }
+    there = {"sgls/calls": 0.0, "sgls/cache_hit_rate": 0.0, "engine/tokens_decoded": 5.0, "engine/slot_steps": 10.0}
+    monkeypatch.setattr(processes, "gather_json", lambda mine: [mine, [there, {}]])
+    found = everywhere(here, {})
+    assert found["sgls/cache_hit_rate"] == 0.1 and found["sgls/tokens_per_call"] == 0.5 and found["sgls/calls"] == 100.0
+    assert found["engine/occupancy"] == 35 / 50
 
 
 def test_own_parts_cover_everything(monkeypatch):

@@ -114,6 +114,8 @@ def test_groups_without_credit_get_fresh_prompts_or_the_same(base, monkeypatch, 
     assert asked == ([12, 13, 14, 15] if fresh else [])
     found = [episode.task.id for episode in outcome.episodes]
     assert found == ["spare 14" if fresh else tasks[0].id] * 4 + [tasks[1].id] * 4
+    assert outcome.values["engine/rows_inserted"] == 3 * 8  # what the rounds rolled out is counted and timed too
+    assert outcome.values["time/rollout"] > outcome.values["time/reward"]
 
 
 @pytest.mark.parametrize("name", ["self_conditioned", "rebel", *NIGHTLY])

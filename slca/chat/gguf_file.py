@@ -8,6 +8,8 @@ import re
 import shutil
 from pathlib import Path
 
+from slca.files import whole
+
 CACHE = Path("~/.cache/slca/gguf")  # files joined from the chunk packages of a package
 _CHUNK = re.compile(r"(.+\.gguf)\.part(\d+)")
 
@@ -65,15 +67,15 @@ def _joined(chunks: list[Path], sums: dict[str, str], spec: str) -> Path:
     if target.is_file() and target.stat().st_size == sum(chunk.stat().st_size for chunk in chunks):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f"{name}.tmp")
-    with temporary.open("wb") as out:
-        for chunk in chunks:
-            with chunk.open("rb") as file:
-                shutil.copyfileobj(file, out, 1 << 20)
-    with temporary.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if sums.get(name, found) != found:
-        temporary.unlink()
-        raise ValueError(f"{spec!r}: its {len(chunks)} chunks do not make the file that the package promises; install it again")
-    temporary.replace(target)
+    with whole(target) as temporary:
+        with temporary.open("wb") as out:
+            for chunk in chunks:
+                with chunk.open("rb") as file:
+                    shutil.copyfileobj(file, out, 1 << 20)
+        with temporary.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if sums.get(name, found) != found:
+            raise ValueError(
+                f"{spec!r}: its {len(chunks)} chunks do not make the file that the package promises; install it again"
+            )
     return target

@@ -10,7 +10,7 @@ import logging
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -28,11 +28,17 @@ COUNTS = (
     "tokens_appended",
     "tokens_decoded",
     "tokens_reused",
+    "slot_steps",
     "rounds",
     "compactions",
 )
 
 log = logging.getLogger(__name__)
+
+
+def occupancy(counts: Mapping[str, float]) -> float:
+    """Share of the slots that decoded, over all steps of one rollout or of the sums over several."""
+    return counts["tokens_decoded"] / max(1, counts["slot_steps"])
 
 
 @dataclass(eq=False)
@@ -120,12 +126,12 @@ class _Engine:
         """Counts of the rollout; seconds under `time/`.
 
         tool: seconds of all calls together; tool_exposed: seconds in which the loop waited for one and had nothing to decode;
-        tool_hidden: the rest. occupancy: share of the slots that decoded, over all steps. compiles: programs made on the way.
+        tool_hidden: the rest. slot_steps: steps times slots. occupancy: share of them that decoded. compiles: programs made on the way.
         """
         count, ends = self.scheduler.stats, Counter(episode.end for episode in episodes)
         out: dict[str, float] = {name: count[name] for name in COUNTS}
         out["compiles"] = self.sampler.compiles() - self.compiled
-        out["occupancy"] = count["tokens_decoded"] / max(1, count["slot_steps"])
+        out["occupancy"] = occupancy(count)
         out |= {f"end/{reason}": ends[reason] for reason in END_REASONS}
         out |= {f"time/{name}": seconds for name, seconds in self.times.items()}
         out["time/tool_hidden"] = max(0.0, self.times["tool"] - self.times["tool_exposed"])

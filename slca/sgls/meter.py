@@ -5,10 +5,24 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter, deque
+from collections.abc import Mapping
 
 from slca.types import OBSERVATION_STATUS, Observation
 
 WINDOW = 4096  # latest calls that the latency quantiles speak of
+RATES = {  # name -> (count, of which)
+    "unknown_tool_rate": ("status/unknown_tool", "calls"),
+    "invalid_arguments_rate": ("status/invalid_arguments", "calls"),
+    "cache_hit_rate": ("source/cache", "calls"),
+    "replay_hit_rate": ("source/replay", "calls"),
+    "invalid_response_rate": ("invalid", "replies"),
+    "tokens_per_call": ("tokens", "calls"),
+}
+
+
+def rates(counts: Mapping[str, float]) -> dict[str, float]:
+    """The rates of counts, those of one simulator or the sums over several; 0 of nothing is 0."""
+    return {name: counts.get(part, 0) / max(1, counts.get(whole, 0)) for name, (part, whole) in RATES.items()}
 
 
 class Meter:
@@ -40,20 +54,14 @@ class Meter:
                     self._counts[f"{name}/{kind}"] += 1
 
     def values(self) -> dict[str, float]:
-        """Counts by name; rates in 0..1 of all calls; under `time/`, latency in seconds over the last WINDOW calls."""
+        """Counts by name; their `rates`; under `time/`, latency in seconds over the last WINDOW calls."""
         with self._lock:
             counts, seconds, declared = Counter(self._counts), sorted(self._seconds), math.fsum(self._declared)
-        calls = max(1, counts["calls"])
         values = {f"status/{status}": 0.0 for status in OBSERVATION_STATUS}
         values |= {name: float(count) for name, count in sorted(counts.items())}
         values["calls"] = float(counts["calls"])
         values["declared_cost"] = declared
-        values["unknown_tool_rate"] = counts["status/unknown_tool"] / calls
-        values["invalid_arguments_rate"] = counts["status/invalid_arguments"] / calls
-        values["cache_hit_rate"] = counts["source/cache"] / calls
-        values["replay_hit_rate"] = counts["source/replay"] / calls
-        values["invalid_response_rate"] = counts["invalid"] / max(1, counts["replies"])
-        values["tokens_per_call"] = counts["tokens"] / calls
+        values |= rates(counts)
         for name, share in (("p50", 0.50), ("p95", 0.95)):
             values[f"time/simulate_{name}"] = seconds[min(len(seconds) - 1, int(share * len(seconds)))] if seconds else 0.0
         return values

@@ -36,7 +36,7 @@ def test_means_with_their_intervals():
 def test_differences_are_paired_by_seed():
     """0.1, 0.2, 0.3 less: mean 0.2 +- 0.248; of 8 sign flips two are as extreme: p = 0.25. One pair: 2 of 2 flips."""
     table = differences(made_up()).splitlines()
-    assert table[2] == "| grpo | 3 | +0.200 ± 0.248, p = 0.250 | none | none | none | none |"
+    assert table[2] == "| grpo | 3 | +0.200 ± 0.248, p = 0.250 | none | none | none | none | none |"
     assert table[3].startswith("| toolpo | 1 | +0.050, p = 1.000 |")
 
 
@@ -45,26 +45,31 @@ def folder(tmp_path):
     """One run: two evaluations, 25 RL steps."""
     rows = [
         {"name": "after SFT", "split": "heldout_tasks", "temperature": 1.0, "metrics": {"success@0.9": 0.1}},
-        {"name": "after RL", "split": "heldout_tasks", "temperature": 1.0, "metrics": {"success@0.9": 0.6, "tool_turns": 1.5}},
+        {
+            "name": "after RL",
+            "split": "heldout_tasks",
+            "temperature": 1.0,
+            "metrics": {"success@0.9": 0.6, "tool_turns": 1.5, "cost/calls_per_solved": 2.5},
+        },
         {"name": "after RL", "split": "heldout_tasks", "temperature": 0.0, "metrics": {"success@0.9": 0.7}},
     ]
     (tmp_path / "results.json").write_text(json.dumps({"rows": rows}))
     lines = [{"phase": "sft", "step": 1, "rollout/success@0.9": 9.0}]
     for step in range(1, 26):
-        lines.append({"phase": "rl", "step": step, "rollout/success@0.9": step / 25, "rollout/solved": 0.5, "sgls/tokens": 8.0})
+        lines.append({"phase": "rl", "step": step, "rollout/success@0.9": step / 25})
     lines[1]["rollout/success@0.9"] = None
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return tmp_path
 
 
 def test_outcome_of_one_run(folder):
-    """Area: mean of 2/25 ... 25/25 = 0.54; 25 x 8 tokens over 25 x 0.5; curves: windows 1-10 (the first unknown) and 11-20."""
+    """Area: mean of 2/25 ... 25/25 = 0.54; curves: windows 1-10 (the first unknown) and 11-20."""
     found = outcome(folder)
     assert (
         found["numbers"]["Success@0.9"] == 0.6 and found["numbers"]["greedy"] == 0.7 and found["numbers"]["tool turns"] == 1.5
     )
     assert found["numbers"]["area under Success@0.9"] == pytest.approx(0.54)
-    assert found["numbers"]["simulator tokens per solved"] == pytest.approx(16.0)
+    assert found["numbers"]["calls per solved"] == 2.5
     assert "summary" not in found["numbers"] and "kappa T" not in found["numbers"]
     x, y = found["curves"]["rollout/success@0.9"]
     assert x == [10, 20] and y == [pytest.approx(0.24), pytest.approx(0.62)]

@@ -45,16 +45,23 @@ CURVES = ("rollout/success@0.9", "rollout/summary")
 STYLES = ("-", "--", ":", "-.")
 WINDOW = 10  # steps
 AGAINST = "slca"
-PAIRED = ("Success@0.9", "greedy", "process", "summary", "tool turns", "area under Success@0.9")
+BASE = "base"
+PAIRED = ("Success@0.9", "greedy", "process", "summary", "tool turns", "calls per solved", "area under Success@0.9")
 
 
 def report(lines: Sequence[Mapping[str, Any]], figures: Path) -> None:
-    """Print one section a condition; write its learning curves to `figures`. lines: what `outcome` gave, with their `run`."""
+    """Print one section a condition, and how the differences grow from base; write learning curves to `figures`. lines: what `outcome`
+    gave, with their `run`."""
+    found: dict[str, Mapping[Run, Mapping[str, float]]] = {}
     for condition in dict.fromkeys(line["run"][0] for line in lines):
         own = {tuple(line["run"][1:]): line for line in lines if line["run"][0] == condition}
-        numbers = {run: {name: line["numbers"].get(name, np.nan) for name in NAMES} for run, line in own.items()}
+        found[condition] = numbers = {
+            run: {name: line["numbers"].get(name, np.nan) for name in NAMES} for run, line in own.items()
+        }
         print(f"### {condition}\n\n{means(numbers)}\n\n{differences(numbers)}\n")
         draw(figures, condition, {run: line["curves"] for run, line in own.items()})
+    if BASE in found and len(found) > 1:
+        print(f"### The same differences less those of {BASE}\n\n{growth(found)}\n")
 
 
 def outcome(folder: Path) -> dict[str, Any]:
@@ -92,18 +99,41 @@ def means(numbers: Mapping[Run, Mapping[str, float]]) -> str:
 def differences(numbers: Mapping[Run, Mapping[str, float]]) -> str:
     """Markdown: slca less each other method, seed by seed: mean, 95 % t-interval, exact sign-flip p (least possible: 2 / 2^n)."""
     lines = [f"| {AGAINST} less | pairs | {' | '.join(PAIRED)} |", "|" + "---|" * (len(PAIRED) + 2)]
-    for other in dict.fromkeys(name for name, _ in numbers if name != AGAINST):
-        seeds = [seed for name, seed in numbers if name == other and (AGAINST, seed) in numbers]
-        cells = []
-        for metric in PAIRED:
-            a, b = ([numbers[name, seed][metric] for seed in seeds] for name in (AGAINST, other))
-            if not np.isfinite(np.subtract(a, b)).any():
-                cells.append("none")
-                continue
-            _, p = paired_permutation(a, b)
-            cells.append(f"{_cell(mean_interval(list(np.subtract(a, b))), signed=True)}, p = {p:.3f}")
-        lines.append(f"| {other} | {len(seeds)} | {' | '.join(cells)} |")
+    lines += [f"| {other} | {_paired(by_seed)} |" for other, by_seed in _gaps(numbers).items()]
     return "\n".join(lines)
+
+
+def growth(found: Mapping[str, Mapping[Run, Mapping[str, float]]]) -> str:
+    """Markdown: by how much each condition's differences exceed those of base, seed by seed, as in `differences`."""
+    lines = [f"| condition | {AGAINST} less | pairs | {' | '.join(PAIRED)} |", "|" + "---|" * (len(PAIRED) + 3)]
+    base = _gaps(found[BASE])
+    for condition in (name for name in found if name != BASE):
+        for other, by_seed in _gaps(found[condition]).items():
+            both = {seed: gap - base[other][seed] for seed, gap in by_seed.items() if seed in base.get(other, ())}
+            lines += [f"| {condition} | {other} | {_paired(both)} |"] if both else []
+    return "\n".join(lines)
+
+
+def _gaps(numbers: Mapping[Run, Mapping[str, float]]) -> dict[str, dict[int, np.ndarray]]:
+    """Other method -> seed -> slca less it, in the order of PAIRED."""
+    out: dict[str, dict[int, np.ndarray]] = {name: {} for name, _ in numbers if name != AGAINST}
+    for (other, seed), theirs in numbers.items():
+        if other != AGAINST and (own := numbers.get((AGAINST, seed))):
+            out[other][seed] = np.array([own[metric] - theirs[metric] for metric in PAIRED])
+    return out
+
+
+def _paired(by_seed: Mapping[int, np.ndarray]) -> str:
+    """Cells of a row: how many pairs, and each difference with its p by sign flips."""
+    cells = []
+    for gaps in np.array(list(by_seed.values())).reshape(-1, len(PAIRED)).T:
+        gaps = gaps[np.isfinite(gaps)]
+        if not gaps.size:
+            cells.append("none")
+            continue
+        _, p = paired_permutation(gaps, np.zeros_like(gaps))
+        cells.append(f"{_cell(mean_interval(list(gaps)), signed=True)}, p = {p:.3f}")
+    return f"{len(by_seed)} | {' | '.join(cells)}"
 
 
 def _cell(found: Any, signed: bool = False) -> str:

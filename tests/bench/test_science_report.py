@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bench import figures, science_report
-from bench.science_report import differences, means, outcome
+from bench.science_report import differences, growth, means, outcome
 
 T2, T1 = 4.302653, 12.706205  # Student's t, 97.5 %, of two degrees of freedom and of one
 
@@ -36,8 +36,17 @@ def test_means_with_their_intervals():
 def test_differences_are_paired_by_seed():
     """0.1, 0.2, 0.3 less: mean 0.2 +- 0.248; of 8 sign flips two are as extreme: p = 0.25. One pair: 2 of 2 flips."""
     table = differences(made_up()).splitlines()
-    assert table[2] == "| grpo | 3 | +0.200 ± 0.248, p = 0.250 | none | none | none | none | none |"
+    assert table[2] == "| grpo | 3 | +0.200 ± 0.248, p = 0.250 | none | none | none | none | none | none |"
     assert table[3].startswith("| toolpo | 1 | +0.050, p = 1.000 |")
+
+
+def test_growth_is_of_differences_of_the_same_seeds():
+    """Base 0.1, 0.2, 0.3, then 0.2, 0.4 (the third seed is missing): 0.1 and 0.2 more, mean 0.15; two pairs: 2 of 4 flips."""
+    scores = {("slca", 0): 0.9, ("slca", 1): 0.9, ("grpo", 0): 0.7, ("grpo", 1): 0.5}
+    noisy = {run: numbers(**{"Success@0.9": score}) for run, score in scores.items()}
+    table = growth({"base": made_up(), "noise 1": noisy}).splitlines()
+    assert len(table) == 3 and table[2].startswith("| noise 1 | grpo | 2 | +0.150 ± 0.635, p = 0.500 | none")
+    assert f"{T1 * math.sqrt(0.005 / 2):.3f}" == "0.635"
 
 
 @pytest.fixture

@@ -102,6 +102,14 @@ def test_hungarian_finds_what_greedy_misses():
     assert {g: p for g, (p, _, _) in match(predicted, gold, loose, "hungarian").items()} == {0: 1, 1: 0}
 
 
+def test_one_prediction_goes_to_the_gold_call_that_it_fits_best():
+    """Gold a(x=1), a(x=2), predicted a(x=2). Greedy: to the first, whose key it has (key 1/2, value 0). Best: to the second (1/2, 1/2)."""
+    gold, predicted = [[ToolCall("a", {"x": 1}), ToolCall("a", {"x": 2})]], [calls(ToolCall("a", {"x": 2}))]
+    name = 0.25 * 2 / 3  # F1 of one name of two; format is full, the first step asks for two calls
+    assert process(predicted, gold) == pytest.approx(0.10 + name + 0.15 / 2)
+    assert process(predicted, gold, matching="hungarian") == pytest.approx(0.10 + name + 0.15 / 2 + 0.20 / 2)
+
+
 def test_matchings_agree_on_single_calls():
     for ours in (A, B, ToolCall("a", {"x": 9})):
         assert match([ours], [A], loose) == match([ours], [A], loose, "hungarian")

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -82,7 +83,7 @@ class Sources:
     question: str
     question_words: tuple[str, ...]
     words: frozenset[str]
-    numbers: tuple[float, ...]
+    numbers: tuple[Decimal, ...]
     leaves: tuple[str, ...]
     answered: bool
 
@@ -103,7 +104,7 @@ def _sources(question: str, results: tuple[tuple[str, bool], ...]) -> Sources:
     values = [(value, ok) for result, ok in results for value in _leaves(result)]
     plain = [value for value, _ in values if isinstance(value, str)]  # also without the JSON escapes of the raw text
     text = "\n".join([asked, *(_plain(result) for result, _ in results), *plain])
-    numbers = [_number(n) for n in NUMBER.findall(text)] + [float(v) for v, _ in values if isinstance(v, int)]
+    numbers = [_number(n) for n in NUMBER.findall(text)] + [Decimal(v) for v, _ in values if isinstance(v, int)]
     leaves = dict.fromkeys(v for v, ok in values if ok and isinstance(v, str) and not _states(asked, v))
     return Sources(
         text, asked, tuple(WORD.findall(asked)), frozenset(WORD.findall(text)), tuple(numbers), tuple(leaves),
@@ -135,14 +136,15 @@ def _plain(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def _number(text: str) -> float:
-    return float(text.replace(",", ""))
+def _number(text: str) -> Decimal:
+    """Exact: a float would take an order number of 17 digits for its neighbour."""
+    return Decimal(text.replace(",", ""))
 
 
-def _stated(value: float, digits: str, numbers: Iterable[float]) -> bool:
-    """Is `value`, written as `digits`, one of `numbers` or a rounding of one?"""
-    places = len(digits.partition(".")[2])
-    return any(value == n or (n != int(n) and round(n, places) == value) for n in numbers if abs(n) < 1e15)
+def _stated(value: Decimal, digits: str, numbers: Iterable[Decimal]) -> bool:
+    """Is `value`, written as `digits`, one of `numbers` or a rounding of one to as many places?"""
+    half = Decimal(5).scaleb(-1 - len(digits.partition(".")[2]))
+    return any(abs(value - n) <= half for n in numbers)
 
 
 def _states(text: str, fact: str) -> bool:

@@ -177,3 +177,26 @@ def test_any_text_is_graded_quickly():
         found = grade(text)
         assert 0.0 <= found["summary"] <= 1.0
         assert time.perf_counter() - start < 1.0
+
+
+@pytest.mark.parametrize("digits", ["123456789012345", "1234567890123456", "12345678901234567890123", "9" * 400])
+def test_a_long_number_is_faithful_when_every_digit_is(digits):
+    """From 16 digits on a float no longer tells neighbours apart; from 309 on it is infinite."""
+    result, question = json.dumps({"order": digits}), "What is the number of my order?"
+    found = grade(f"Your order number is {digits} today.", question, [result], [digits])
+    assert found["faithful"] == found["complete"] == found["summary"] == 1.0
+    other = digits[:-1] + str(int(digits[-1]) - 1)
+    found = grade(f"Your order number is {other} today.", question, [result], [digits])
+    assert found["complete"] == found["summary"] == 0.0 and found["faithful"] < 1.0
+
+
+@pytest.mark.parametrize(
+    "said, right", [("17.4", 1), ("17", 1), ("17.44", 1), ("17.436", 1), ("17.5", 0), ("18", 0), ("17.43", 0)]
+)
+def test_a_rounded_number_is_faithful(said, right):
+    found = grade(f"It is {said} degrees now.", "How warm is it?", ['{"temperature": 17.436}'], [])
+    assert found["faithful"] == right
+
+
+def test_a_whole_number_is_not_rounded():
+    assert grade("There were 1200 visitors.", "How many came?", ['{"visitors": 1234}'], [])["faithful"] == 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from slca.rewards.hierr import Pairs, match
+from slca.rewards.hierr import Pairs, match, similarity
 from slca.rewards.values import identity, loose, same_call
 from slca.types import Observation, Parsed, ToolCall
 
@@ -39,27 +39,50 @@ def solved(turns: Sequence[Parsed], gold_steps: Sequence[Sequence[ToolCall]]) ->
 class Compared:
     """The calls of an episode held against the gold calls once, for every reward below.
 
-    identities: of the calls, turn by turn. pairs: gold index -> (call index, key, value) of the loose greedy matching.
+    identities: of the calls, turn by turn. pairs: gold index -> (call index, key, value) of the loose greedy matching (HierR,
+    MatchTIR). right: indices of the calls that met a gold call (`right_ones`).
     """
 
     turns: Sequence[Parsed]
     gold: Sequence[ToolCall]
     identities: list[list[str]]
     pairs: Pairs
+    right: frozenset[int]
 
     @classmethod
     def of(cls, turns: Sequence[Parsed], gold_steps: Sequence[Sequence[ToolCall]]) -> Compared:
         gold = [call for step in gold_steps for call in step]
         calls = [call for turn in turns for call in turn.calls]
-        return cls(turns, gold, [[identity(call) for call in turn.calls] for turn in turns], match(calls, gold, loose))
+        made = [[identity(call) for call in turn.calls] for turn in turns]
+        return cls(turns, gold, made, match(calls, gold, loose), right_ones(calls, gold))
+
+
+def right_ones(calls: Sequence[ToolCall], gold: Sequence[ToolCall]) -> frozenset[int]:
+    """Indices of the calls that are right: equal name, every gold key there and loosely equal, one call to one gold call.
+
+    Calls in order, each counted when it adds to what those before it met; earlier ones move to another gold call to make room, so
+    the number is the largest there is. Surplus keys do not matter, unlike in HierR's matching, where they can hide a right call.
+    """
+    meets = [
+        [g for g, due in enumerate(gold) if call.name == due.name and similarity(call, due, loose)[1] >= 1.0] for call in calls
+    ]
+    taken: dict[int, int] = {}
+
+    def place(call: int, tried: set[int]) -> bool:
+        for g in meets[call]:
+            if g not in tried:
+                tried.add(g)
+                if g not in taken or place(taken[g], tried):
+                    taken[g] = call
+                    return True
+        return False
+
+    return frozenset(call for call in range(len(calls)) if place(call, set()))
 
 
 def right_calls(compared: Compared) -> int:
-    """Sum of C(call) of ToolPO: gold calls met one-to-one by a call of equal name with every gold key loosely equal.
-
-    Bounded by the gold calls, so repeating a right call pays nothing (DeepEyes#83).
-    """
-    return sum(value >= 1.0 for _, _, value in compared.pairs.values())
+    """Sum of C(call) of ToolPO. Bounded by the gold calls, so repeating a right call pays nothing (DeepEyes#83)."""
+    return len(compared.right)
 
 
 def completeness(compared: Compared) -> float:
@@ -130,7 +153,6 @@ def steps(compared: Compared, observations: Sequence[Sequence[Observation]], all
     INFRASTRUCTURE, no call; EXPLORATION, anything else. The most serious fault of a turn decides, then progress.
     """
     met = {p: _similarity(key, value, len(compared.gold[g].arguments)) for g, (p, key, value) in compared.pairs.items()}
-    right = {p for p, _, value in compared.pairs.values() if value >= 1.0}
     seen: list[str] = []
     out, first = [], 0
     for k, turn in enumerate(compared.turns):
@@ -145,7 +167,7 @@ def steps(compared: Compared, observations: Sequence[Sequence[Observation]], all
         elif faulty or not set(names).isdisjoint(seen):
             role = REGRESSION
         else:
-            role = PROGRESS if any(p in right for p in inside) else EXPLORATION
+            role = PROGRESS if any(p in compared.right for p in inside) else EXPLORATION
         similar = sum(met.get(p, 0.0) for p in inside) / len(inside) if inside else 0.0
         out.append(Step(role, tuple(sorted(seen)), similar))
         seen += names

@@ -45,6 +45,31 @@ def test_action_counts_gold_calls_once():
     assert right_calls(Compared.of([calls(A, B)], [[A], [B]])) == 2
 
 
+def test_a_call_with_every_gold_key_is_right_whatever_came_before_it():
+    """The first call has the better keys (Jaccard 1 and half the values against 1/2 and all of them) and is not right."""
+    gold = ToolCall("a", {"x": 1, "y": 2})
+    near, more = ToolCall("a", {"x": 1, "y": 9}), ToolCall("a", {"x": 1, "y": 2, "u": 0, "v": 0})
+    compared = Compared.of([calls(near), calls(more), says("ok")], [[gold]])
+    assert right_calls(compared) == 1 and completeness(compared) == 1.0
+    assert [step.role for step in steps(compared, [[], [], []], {"a"})] == [EXPLORATION, PROGRESS, INFRASTRUCTURE]
+
+
+def test_right_calls_are_the_most_that_pair_up():
+    """a(x=1, y=2) meets both gold calls, a(x=1, y=9, z=0) the first alone: two are right, in either order."""
+    gold = [[ToolCall("a", {"x": 1}), ToolCall("a", {"x": 1, "y": 2})]]
+    both, first = ToolCall("a", {"x": 1, "y": 2}), ToolCall("a", {"x": 1, "y": 9, "z": 0})
+    assert right_calls(Compared.of([calls(both), calls(first)], gold)) == 2
+    assert right_calls(Compared.of([calls(first), calls(both)], gold)) == 2
+    assert right_calls(Compared.of([calls(first), calls(first)], gold)) == 1
+
+
+def test_progress_is_the_call_that_first_meets_an_open_gold_call():
+    exact, wordy = ToolCall("a", {"x": 1}), ToolCall("a", {"x": 1, "note": "more"})
+    for first, second in ((exact, wordy), (wordy, exact)):
+        found = walk(task(gold=[[A]]), [calls(first), calls(second), ANSWER], {"a"})
+        assert [step.role for step in found] == [PROGRESS, EXPLORATION, INFRASTRUCTURE]
+
+
 @pytest.mark.parametrize(
     "complete, repeats, errors, valid, expected", [(1, 0, 0, True, 1), (2 / 3, 1, 0, True, 0.5667), (0, 0, 1, True, -0.2), (1 / 3, 0, 0, False, -1)]
 )  # fmt: skip

@@ -273,7 +273,8 @@ def describe(
 ) -> Metrics:
     """(sum, weight) of a rollout batch: scores, rewards by channel (as credit saw them), how episodes went, contamination diagnostics."""
     scores = {name: (mean * n, float(n)) for name, (mean, n) in summarize(episodes, config).items() if n}
-    found = diagnostics.diagnose(rollouts, credit, record.options, record.credit, config.reward.summary_weight)
+    w = config.reward
+    found = diagnostics.diagnose(rollouts, credit, record.options, record.credit, w.process_weight, w.summary_weight)
     rewards = {
         name: value for name, value in reward_metrics(rollouts).items() if not name.startswith("score/")
     }  # told by scores

@@ -1,7 +1,7 @@
 """How much of one segment's credit comes from the other segment's reward. Exact, cheap, logged under every method.
 
-With R = R_T + R_S in one group, z(R) = kappa_T z(R_T) + kappa_S z(R_S), where kappa_c = sigma_c / sigma_R: GRPO puts weight
-kappa_S on the summary score at tool tokens; SLCA sets kappa_T = 1, kappa_S = 0. kappa_S exceeds 1 when the rewards anti-correlate.
+With R = w_T R_T + w_S R_S in one group, z(R) = kappa_T z(R_T) + kappa_S z(R_S), where kappa_c = w_c sigma_c / sigma_R: GRPO puts
+weight kappa_S on the summary score at tool tokens; SLCA sets kappa_T = 1, kappa_S = 0. kappa_S exceeds 1 when the rewards anti-correlate.
 """
 
 from __future__ import annotations
@@ -25,20 +25,23 @@ def diagnose(
     credit: Float[np.ndarray, "N S"] | None = None,
     options: Options = DEFAULTS,
     credit_of: CreditOf | None = None,
+    process_weight: float = 1.0,
     summary_weight: float = 1.0,
 ) -> dict[str, Pair]:
-    """(sum, weight) metrics of a step's rollouts; reads the channels tool, summary and total.
+    """(sum, weight) metrics of a step's rollouts; reads the channels tool, summary and total. process_weight, summary_weight: w_T and
+    w_S of the total, `reward.process_weight` and `reward.summary_weight`.
 
     kappa/tool, kappa/summary and correlation: mean over the groups where they exist (two members with both segments, spread
     in the total; in both). sign_conflict/grpo: share of tool tokens where GRPO's credit and SLCA's have opposite signs;
     sign_conflict/method: the same for `credit`. zero_variance/*: share of groups whose channel has no spread.
-    presence/*: rollouts with such a segment. leak, with `credit_of`: the interventional leak test on the method itself, at
-    `summary_weight` in the total (see `leak`). Every key starts with `credit/`.
+    presence/*: rollouts with such a segment. leak, with `credit_of`: the interventional leak test on the method itself (see `leak`).
+    Every key starts with `credit/`.
     """
     out: dict[str, Pair] = {}
     both = (rollouts.kind == TOOL).any(1) & (rollouts.kind == SUMMARY).any(1)
     tool, summary, total = (channel(rollouts, name) for name in ("tool", "summary", "total"))
-    for name, values in _kappas(rollouts.group, both, tool, summary, total, options).items():
+    weights = process_weight, summary_weight
+    for name, values in _kappas(rollouts.group, both, tool, summary, total, options, weights).items():
         out[name] = float(np.sum(values)), float(len(values))
     locked = routed("tool", TOOL)(rollouts, options)
     out["sign_conflict/grpo"] = _conflict(rollouts, outcome("total")(rollouts, options), locked)
@@ -59,7 +62,9 @@ def diagnose(
     return {f"credit/{name}": value for name, value in out.items()}
 
 
-def _kappas(group, both, tool, summary, total, options: Options) -> dict[str, list[float]]:  # type: ignore[no-untyped-def]
+def _kappas(  # type: ignore[no-untyped-def]
+    group, both, tool, summary, total, options: Options, weights: tuple[float, float]
+) -> dict[str, list[float]]:
     out: dict[str, list[float]] = {"kappa/tool": [], "kappa/summary": [], "correlation": []}
     usable = both & np.isfinite(tool) & np.isfinite(summary) & np.isfinite(total)
     for g in np.unique(group):
@@ -68,8 +73,8 @@ def _kappas(group, both, tool, summary, total, options: Options) -> dict[str, li
             continue
         t, s, r = (x[rows].std(ddof=options.ddof) for x in (tool, summary, total))
         if r > options.std_floor:
-            out["kappa/tool"].append(t / r)
-            out["kappa/summary"].append(s / r)
+            out["kappa/tool"].append(weights[0] * t / r)
+            out["kappa/summary"].append(weights[1] * s / r)
         if min(t, s) > options.std_floor:
             out["correlation"].append(float(np.corrcoef(tool[rows], summary[rows])[0, 1]))
     return out

@@ -37,6 +37,21 @@ def test_the_contamination_algebra_is_exact():
     np.testing.assert_allclose(z[2], kappa_t * z[0] + kappa_s * z[1], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("weights", [(1.0, 0.25), (0.5, 2.0), (1.0, 0.0), (0.0, 1.0)])
+def test_kappa_is_the_weight_that_grpo_puts_on_each_score(weights):
+    """z(w_T t + w_S s) = kappa_T z(t) + kappa_S z(s) for any weights of the reward; a channel of weight 0 has none."""
+    t, s = np.array([0.9, 0.7, 0.5, 0.3]), np.array([0, 0.25, 0.75, 1.0])
+    total = weights[0] * t + weights[1] * s
+    found = diagnose(made(pairs(4), tool=t, summary=s, total=total), process_weight=weights[0], summary_weight=weights[1])
+    sizes = [mean(found["credit/kappa/tool"]), mean(found["credit/kappa/summary"])]
+    # by hand: sigma_T = sqrt(.2 / 3), sigma_S = sqrt(.625 / 3), sum of products of the deviations = -.35
+    variance = (weights[0] ** 2 * 0.2 + weights[1] ** 2 * 0.625 - 2 * weights[0] * weights[1] * 0.35) / 3
+    expected = np.array(weights) * np.sqrt([0.2 / 3, 0.625 / 3]) / np.sqrt(variance)
+    np.testing.assert_allclose(sizes, expected, rtol=1e-12)
+    z = [(x - x.mean()) / x.std(ddof=1) for x in (t, s, total)]
+    np.testing.assert_allclose(z[2], sizes[0] * z[0] + sizes[1] * z[1], rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("ratio, rho, expected", [(1, 0, 0.25), (3, 0, 0.398), (1, 0.5, 0.167)])
 def test_sign_conflict_rate_of_gaussian_scores(ratio, rho, expected):
     """arccos(kappa_T + rho kappa_S) / pi; one large group stands for the population."""

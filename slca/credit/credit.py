@@ -148,6 +148,9 @@ def scored(rollouts: Rollouts) -> Bool[np.ndarray, "N"]:
 
 
 def per_rollout(rollouts: Rollouts, name: str) -> Float[np.ndarray, "N"]:
-    """A channel as one number a rollout: [N] as it is, [N, S] summed over the segments that exist (NaN if one is)."""
+    """A channel as one number a rollout: [N] as it is, [N, S] summed over the segments that exist; NaN if one is, or none exists."""
     x = channel(rollouts, name)
-    return x if x.ndim == 1 else np.where(rollouts.kind == ABSENT, 0.0, x).sum(1)
+    if x.ndim == 1:
+        return x
+    absent = rollouts.kind == ABSENT
+    return np.where(absent.all(1), np.nan, np.where(absent, 0.0, x).sum(1))

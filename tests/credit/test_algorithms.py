@@ -96,6 +96,11 @@ def test_matchtir_dual():
     np.testing.assert_allclose(credit("matchtir_dual", rollouts), [[0.7071, 0], [-0.7071, 0]], **ROUND)
 
 
+def test_a_rollout_that_died_in_its_first_turn_is_no_rollout_of_reward_0():
+    rollouts = made([*pairs(2), [ABSENT, ABSENT]], segment=[[1.0, 0.0], [0.0, 0.5], [np.nan, np.nan]])
+    np.testing.assert_allclose(credit("matchtir_dual", rollouts), [[0.7071, 0], [-0.7071, 0], [0, 0]], **ROUND)
+
+
 def test_self_conditioned_routes_unsolved_groups():
     kind = [[TOOL, SUMMARY]] * 6
     rollouts = made(

@@ -79,6 +79,27 @@ def test_law_4_lone_and_absent_members(record):
     np.testing.assert_allclose(after[:-1], before, rtol=tolerance, atol=0)
 
 
+@EVERY
+@pytest.mark.parametrize("kinds", [(TOOL, SUMMARY), ()], ids=["with segments", "died before it said anything"])
+def test_law_4_an_unscored_rollout_changes_nobodys_credit(record, kinds):  # contract 7
+    rollouts = anything(6)
+    width = rollouts.kind.shape[1]
+
+    def added(name, values):
+        row = np.full(values.shape[1:], 0 if name == "step" else -1, values.dtype)
+        return np.concatenate([values, row[None]])
+
+    more = replace(
+        rollouts, group=np.append(rollouts.group, rollouts.group[2]),
+        kind=np.vstack([rollouts.kind, [*kinds, *[ABSENT] * (width - len(kinds))]]),
+        rewards={k: np.concatenate([v, np.full((1, *v.shape[1:]), np.nan)]) for k, v in rollouts.rewards.items()},
+        labels={k: added(k, v) for k, v in rollouts.labels.items()},
+    )  # fmt: skip
+    before, after = record.credit(rollouts), record.credit(more)
+    np.testing.assert_array_equal(after[-1], 0)
+    np.testing.assert_allclose(after[:-1], before, rtol=1e-12, atol=1e-12)
+
+
 def test_law_6_neutral_settings_are_grpo():
     rollouts = anything(5)
     rollouts.rewards["segment"] = np.where(rollouts.kind != ABSENT, rollouts.rewards["total"][:, None], np.nan)

@@ -164,7 +164,7 @@ def get_config(arg: str = "slca") -> ConfigDict:
     l.denominator = "learnable"  # learnable | active: tokens that count in a mean
     l.constant = 0  # divisor of `constant` (Dr. GRPO), tokens a row; 0 = rollout.max_response_tokens
     l.kl_coef = 0.0  # reference KL in the loss, nats
-    l.kl = "k3"  # k1 | k2 | k3: estimator; k1+ | k3+: their value with the gradient of k2
+    l.kl = "k3"  # k1 | k2 | k3: estimator; k1+ | k3+: their value with the gradient of k2; k2_sequence: k2 of whole rollouts (ESPO)
     l.entropy_coef = 0.0  # entropy bonus, nats
     l.correction = "none"  # none | tis | mis: sampler/trainer mismatch weight
     l.correction_cap = 2.0  # C of tis and mis

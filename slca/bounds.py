@@ -31,7 +31,7 @@ CHOICES = {
     "loss.policy": ("clip", "cispo"),
     "loss.aggregation": ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant", "per_segment_mean"),
     "loss.denominator": ("learnable", "active"),
-    "loss.kl": ("k1", "k2", "k3", "k1+", "k3+"),
+    "loss.kl": ("k1", "k2", "k3", "k1+", "k3+", "k2_sequence"),
     "loss.correction": ("none", "tis", "mis"),
     "optim.name": ("adamw", "adafactor", "muon"),
     "optim.schedule": ("constant", "cosine", "linear"),

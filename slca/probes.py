@@ -201,7 +201,11 @@ def answers(episodes: Sequence[Episode], config: Any, unit: int) -> Answers:
 
 
 def make_segment_kl(config: Any, parts: Parts, params_at: Any = None) -> Callable[..., Float[np.ndarray, "N S"]]:
-    """(params, reference, episodes, S) -> estimates of KL(policy || reference) summed over each segment, nats (`loss.kl`)."""
+    """(params, reference, episodes, S) -> estimates of KL(policy || reference) summed over each segment, nats (`loss.kl`).
+
+    Of its value token by token: a gradient (`+`) or a whole rollout (`_sequence`) means nothing here.
+    """
+    kind = config.loss.kl.rstrip("+").removesuffix("_sequence")
     divergence = make_divergence(parts.hidden, parts.unembed, config, mesh=parts.mesh, params_at=params_at)
     unit = config.train.micro_rows * row_shards(parts.mesh)
 
@@ -209,7 +213,7 @@ def make_segment_kl(config: Any, parts: Parts, params_at: Any = None) -> Callabl
         prompts = [episode.tokens[: episode.prompt_length] for episode in episodes]
         pair = pairs(episodes, prompts, config, unit, parts.model.max_length)
         found = divergence(params, reference, put_rows(pair, parts.mesh))
-        kl = np.asarray(kl_penalty(found.logprob, found.teacher_logprob, config.loss.kl.rstrip("+")), np.float64)
+        kl = np.asarray(kl_penalty(found.logprob, found.teacher_logprob, kind), np.float64)
         out = np.zeros((len(episodes), width))
         for n, episode in enumerate(episodes):
             first = episode.prompt_length

@@ -263,10 +263,10 @@ RECORDS = (
     ),
     Algorithm(
         "espo",
-        "ESPO (2512.03759) on an autoregressive policy, where its ELBO is the log-likelihood: sequence ratio, centred reward, "
-        "k2 KL 0.01. The diffusion part does not apply.",
+        "ESPO (2512.03759) on an autoregressive policy, where its ELBO is the log-likelihood: sequence ratio, centred reward, mean over "
+        "rollouts, k2 KL 0.01 of the whole rollout over its length (its code: the padded length). The diffusion part does not apply.",
         outcome("total", norm="center"),
-        loss={"ratio": "sequence", "kl": "k2", "kl_coef": 0.01},
+        loss={"ratio": "sequence", "kl": "k2_sequence", "kl_coef": 0.01, "aggregation": "seq_mean_token_mean"},
     ),
     Algorithm(
         "cispo",

@@ -87,6 +87,19 @@ def kl_penalty(logprob: Float[Array, "B T"], reference: Float[Array, "B T"], kin
     return value[kind]
 
 
+def sequence_k2(
+    logprob: Float[Array, "B T"], reference: Float[Array, "B T"], batch: Batch, mask: Bool[Array, "B T"]
+) -> Float[Array, "B T"]:
+    """ESPO's KL (2512.03759): 1/2 (sum of log pi - log reference over the rollout's trained tokens)^2 / their number, nats.
+
+    The value stands at each of those tokens, so that a mean over a rollout's tokens (`seq_mean_token_mean`) gives it once.
+    """
+    d = jnp.clip(masked(mask, logprob) - masked(mask, reference), -MAX_LOG_RATIO, MAX_LOG_RATIO)
+    ids = span_ids(batch, "sequence")
+    length = jnp.maximum(span_sum(mask.astype(d.dtype), ids), 1.0)
+    return masked(mask, 0.5 * jnp.square(span_sum(d, ids)) / length)
+
+
 def sampler_weight(
     old: Float[Array, "B T"], sampler: Float[Array, "B T"], mask: Bool[Array, "B T"], loss: Any
 ) -> Float[Array, "B T"]:
@@ -148,7 +161,9 @@ def policy_loss(
         token_loss = token_loss * correction
         metrics["correction"] = pair(correction, mask)
     if loss.kl_coef > 0:
-        divergence = kl_penalty(new, masked(mask, batch.ref_logprob), loss.kl)
+        reference = masked(mask, batch.ref_logprob)
+        whole = loss.kl == "k2_sequence"
+        divergence = sequence_k2(new, reference, batch, mask) if whole else kl_penalty(new, reference, loss.kl)
         token_loss = token_loss + loss.kl_coef * divergence
         metrics["kl/reference"] = pair(divergence, mask)
     if entropy is not None:

@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from slca.credit.algorithms import ALGORITHMS
 from slca.learn.loss import kl_penalty, policy_loss, sft_loss
 from slca.types import ABSENT, SUMMARY, TOOL, Batch
 
@@ -150,10 +151,35 @@ def test_straight_through_has_the_value_of_one_and_the_gradient_of_k2():
         assert float(gradient[0, 0]) == pytest.approx(0.5)  # -d, the reverse KL's on-policy
 
 
-def test_k2_of_espo_by_hand():
-    """Sequence log-ratio .4 to the reference: k2 / L = .4^2 / 2 / 4 = .02."""
-    d = jnp.asarray([[0.4]])
-    assert float(kl_penalty(d, jnp.zeros((1, 1)), "k2")[0, 0]) / 4 == pytest.approx(0.02)
+@pytest.fixture
+def espo(loss):
+    """ESPO's loss as its record sets it, without advantage: the KL alone."""
+    loss.update(ALGORITHMS["espo"].loss)
+    loss.kl_coef = 1.0
+    return loss
+
+
+def test_k2_of_espo_by_hand(espo):
+    """Log-ratios .1 .2 -.3 .4 to the reference: .4^2 / 2 / 4 = .02 (token by token it would be .0375); gradient .4 / 4 a token / 4."""
+    delta, ref = np.array([0.1, 0.2, -0.3, 0.4]), np.full(4, -1.0)
+    batch = batch_of(np.zeros(4), ref=ref, weight=np.full(4, 0.25), segment=[1, 1, 2, 2])
+    value, gradient, metrics = run(ref + delta, batch, espo)
+    assert value == pytest.approx(0.02, rel=1e-5) and metrics["kl/reference"] == pytest.approx((0.08, 4.0), rel=1e-5)
+    np.testing.assert_allclose(gradient, np.full((1, 4), 0.4 / 4), rtol=1e-5)
+
+
+def test_k2_of_espo_has_one_vote_a_rollout_also_in_a_packed_row(espo):
+    """Rollouts of 4 and 1 tokens with log-ratios .1 .2 -.3 .4 and .2: (.02 + .02) / 2, gradients .1 / 2 and .2 / 2; 0 between them."""
+    weight = np.array([1 / 8, 1 / 8, 1 / 8, 1 / 8, 0, 1 / 2])
+    delta, ref = np.array([0.1, 0.2, -0.3, 0.4, np.nan, 0.2]), np.array([-1.0, -1, -1, -1, np.nan, -1])
+    batch = batch_of(np.zeros(6), ref=ref, weight=weight, segment=[1, 1, 2, 2, 0, 1], episode=[1, 1, 1, 1, 2, 2])
+    value, gradient, _ = run(ref + delta, batch, espo)
+    assert value == pytest.approx(0.02, rel=1e-5)
+    np.testing.assert_allclose(gradient, [[0.05, 0.05, 0.05, 0.05, 0, 0.1]], rtol=1e-5)
+
+
+def test_the_record_of_espo_weighs_rollouts_alike(espo):
+    assert (espo.ratio, espo.aggregation) == ("sequence", "seq_mean_token_mean")
 
 
 def test_kl_has_a_gradient(loss):  # M12
@@ -189,7 +215,9 @@ def test_sampler_correction_by_hand(loss, mode, expected):
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("changes", [{}, {"ratio": "segment"}, {"ratio": "sequence"}, {"policy": "cispo"}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"ratio": "segment"}, {"ratio": "sequence", "kl": "k2_sequence"}, {"ratio": "sequence"}, {"policy": "cispo"}]
+)
 def test_masked_positions_may_hold_anything(loss, poison, changes):  # contract 9, M5
     loss.update(kl_coef=0.1, entropy_coef=0.1, correction="tis", dual_clip=3.0, **changes)
     rng = np.random.default_rng(0)

@@ -84,7 +84,7 @@ def _triage(strength: float) -> Algorithm:
         f"triage@{strength:g}",
         "TRIAGE (2606.32017): outcome credit + x times a constant by role of the segment, whitened over the batch's segments. "
         "Constants 1, .5, -.1, -.5 from a re-implementation of v3. Inferred: x = 0.5; roles by rule unless a judge gives them. "
-        "The constants survive groups without spread, as published: a solved group still moves the policy.",
+        "The constants survive groups without spread, as published: a solved group still moves the policy. One process.",
         whitened(total(GRPO, table("role", ROLE_CONSTANTS), weights=(1.0, strength))),
         at=_triage,
     )
@@ -104,8 +104,10 @@ def _llds(weight: float) -> Algorithm:
     return Algorithm(
         f"llds@{weight:g}",
         "LLDS (2512.04220): GRPO + x times the mean over trained tokens of max(0, log pi_old - log pi), on segments with A >= 0 "
-        "whose likelihood fell in sum (action gate). Published: x = 0.2. No gradient on-policy: needs several updates a batch.",
+        "whose likelihood fell in sum (action gate). Published: x = 0.2. Exactly 0 at the old policy, so it needs two updates a batch: "
+        "where a config makes one, train.mu is set to 2.",
         terms={"llds": {"weight": weight}},
+        updates=2,
         at=_llds,
     )
 
@@ -114,8 +116,10 @@ def _search_sapo(weight: float) -> Algorithm:
     return Algorithm(
         f"search_sapo@{weight:g}",
         "Search-agent SAPO (2603.10069): GRPO + x times the mean over tokens of rollouts with A >= 0 of [ratio <= t] "
-        "(log pi_old - log pi). The form is published; x = 0.1 and t = 0.8 are inferred. Not Soft Adaptive Policy Optimization.",
+        "(log pi_old - log pi). The form is published; x = 0.1 and t = 0.8 are inferred. Not Soft Adaptive Policy Optimization. Exactly "
+        "0 at the old policy, so it needs two updates a batch: where a config makes one, train.mu is set to 2.",
         terms={"search_sapo": {"weight": weight, "threshold": 0.8}},
+        updates=2,
         at=_search_sapo,
     )
 
@@ -146,9 +150,10 @@ RECORDS = (
     Algorithm("rloo", "RLOO (2402.14740): reward minus the mean of the others in the group.", outcome("total", norm="rloo")),
     Algorithm(
         "gdpo",
-        "GDPO (2601.05242): each channel z-scored in the group, summed, scaled by the batch's deviation (eps 1e-4); all tokens. "
-        "The official verl version whitens over tokens; here each rollout has one vote.",
-        rescaled(total(outcome("tool"), outcome("summary"))),
+        "GDPO (2601.05242): each channel z-scored in the group, summed with credit.tool_weight and credit.summary_weight, scaled by the "
+        "batch's deviation (eps 1e-4); all tokens. The official verl version whitens over tokens; here each rollout has one vote. One "
+        "process.",
+        rescaled(total(outcome("tool", weight=TOOL), outcome("summary", weight=SUMMARY))),
     ),
     Algorithm(
         "dapo",
@@ -225,7 +230,7 @@ RECORDS = (
         "self_conditioned",
         "SC-GRPO (2606.18810): GRPO weighted by KL / (KL + P75) to the same policy shown a correct peer; unsolved groups learn "
         "0.1 z of their distance to a failed peer. Inferred: the reference of an unsolved group gets 0; correct = solved. P75 over "
-        "the step's rollouts and weights of its first optimiser step (published: a micro-batch, current weights).",
+        "the step's rollouts, in one process, and weights of its first optimiser step (published: a micro-batch, current weights).",
         unsolved("solved", GRPO, total(outcome("peer", norm="zscore"), weights=(0.1,))),
         focus=focus.self_conditioned(),
     ),

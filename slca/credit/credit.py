@@ -109,13 +109,22 @@ class Options:
 DEFAULTS = Options()
 
 
+ALL_OPTIONS = tuple(f.name for f in fields(Options))
+
+
 @dataclass(frozen=True)
 class Credit:
-    """A function (rollouts, options) -> float64 [N, S], with the names of the channels and labels it reads."""
+    """A function (rollouts, options) -> float64 [N, S], with the names of the channels and labels it reads.
+
+    options: the fields of `Options` it reads, all of them unless said. whole_batch: it compares rollouts of different groups, so that
+    the credit of a part of the batch is not a part of its credit.
+    """
 
     function: Callable[[Rollouts, Options], Float[np.ndarray, "N S"]]
     channels: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    options: tuple[str, ...] = ALL_OPTIONS
+    whole_batch: bool = False
 
     def __call__(self, rollouts: Rollouts, options: Options = DEFAULTS) -> Float[np.ndarray, "N S"]:
         return self.function(rollouts, options)

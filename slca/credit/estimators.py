@@ -7,6 +7,7 @@ SLCA(rollouts, options)          # float64 [N, S]
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -15,11 +16,19 @@ from slca.credit.credit import Credit, channel, label, per_rollout, scored
 from slca.types import ABSENT, KIND_NAMES, SUMMARY, TOOL, Rollouts
 
 
-def _reads(*parts: Credit) -> dict[str, tuple[str, ...]]:
-    return {
-        "channels": tuple(dict.fromkeys(c for p in parts for c in p.channels)),
-        "labels": tuple(dict.fromkeys(c for p in parts for c in p.labels)),
+def _reads(*parts: Credit) -> dict[str, Any]:
+    """What a credit made of `parts` reads."""
+    found: dict[str, Any] = {
+        name: tuple(dict.fromkeys(x for part in parts for x in getattr(part, name))) for name in ("channels", "labels", "options")
     }
+    return found | {"whole_batch": any(part.whole_batch for part in parts)}
+
+
+def _compares(norm: str | None) -> tuple[str, ...]:
+    """The options that a comparison with this norm reads; None = the config's. Where nothing is divided, `ddof` moves the floor alone."""
+    if norm is None:
+        return "norm", "ddof", "eps", "std_floor"
+    return ("std_floor",) if norm in ("center", "rloo") else ("ddof", "eps", "std_floor")
 
 
 def _per_segment(rollouts: Rollouts, name: str) -> Float[np.ndarray, "N S"]:
@@ -29,23 +38,30 @@ def _per_segment(rollouts: Rollouts, name: str) -> Float[np.ndarray, "N S"]:
     return x
 
 
-def outcome(*names: str, norm: str | None = None, kind: int | None = None, stepwise: bool = False) -> Credit:
+WEIGHTS = {TOOL: "tool_weight", SUMMARY: "summary_weight"}
+
+
+def outcome(
+    *names: str, norm: str | None = None, kind: int | None = None, stepwise: bool = False, weight: int | None = None
+) -> Credit:
     """One value for the whole rollout: the sum of the channels against the group, on every segment (GRPO) or on one kind.
 
     stepwise: a rollout enters the statistics once a segment, so that long rollouts weigh more (GiGPO's official code).
+    weight: the kind of segment whose weight multiplies the value after normalisation (GDPO); None = 1.
     """
 
     def function(rollouts, options):
+        factor = 1.0 if weight is None else options.weight(weight)
         x = sum(per_rollout(rollouts, name) for name in names)
         if stepwise:
             present = rollouts.kind != ABSENT
             each = np.broadcast_to(x[:, None], present.shape)
-            return options.compare(each, np.broadcast_to(rollouts.group[:, None], present.shape), present, norm)
+            return factor * options.compare(each, np.broadcast_to(rollouts.group[:, None], present.shape), present, norm)
         value = options.compare(x, rollouts.group, np.ones(len(x), bool), norm)
         receives = rollouts.kind != ABSENT if kind is None else rollouts.kind == kind
-        return np.where(receives, value[:, None], 0.0)
+        return np.where(receives, factor * value[:, None], 0.0)
 
-    return Credit(function, names)
+    return Credit(function, names, options=(*_compares(norm), *(() if weight is None else (WEIGHTS[weight],))))
 
 
 def routed(name: str, kind: int, norm: str | None = None, presence: str | None = None) -> Credit:
@@ -73,7 +89,7 @@ def routed(name: str, kind: int, norm: str | None = None, presence: str | None =
         value = options.compare(x, rollouts.group, counts if mode == "exclude" else np.ones_like(counts), norm)
         return np.where(receives, options.weight(kind) * value[:, None], 0.0)
 
-    return Credit(function, (name,))
+    return Credit(function, (name,), options=(*_compares(norm), WEIGHTS[kind], *(() if presence else ("presence",))))
 
 
 Transform = Callable[[Float[np.ndarray, "N S"], Bool[np.ndarray, "N S"]], Float[np.ndarray, "N S"]]
@@ -97,7 +113,7 @@ def aligned(
             inner = np.arange(x.shape[1])[None] * 2 + (rollouts.kind == SUMMARY) * kinds
         return options.compare(x, _joint(rollouts.group[:, None], inner), present, norm)
 
-    return Credit(function, (name,), (by,) if by else ())
+    return Credit(function, (name,), (by,) if by else (), _compares(norm))
 
 
 def _joint(a: Int[np.ndarray, "..."], b: Int[np.ndarray, "..."]) -> Int[np.ndarray, "..."]:
@@ -138,7 +154,7 @@ def table(name: str, values: tuple[float, ...]) -> Credit:
         given = (rollouts.kind != ABSENT) & scored(rollouts)[:, None] & (ids >= 0)
         return np.where(given, np.asarray(values, np.float64)[np.maximum(ids, 0)], 0.0)
 
-    return Credit(function, labels=(name,))
+    return Credit(function, labels=(name,), options=())
 
 
 def total(*parts: Credit, weights: tuple[float, ...] | None = None) -> Credit:
@@ -161,7 +177,7 @@ def scaled(base: Credit, weight: Credit) -> Credit:
 
 def labelled(name: str) -> Credit:
     """A label [N, S] as a multiplier."""
-    return Credit(lambda rollouts, options: np.asarray(label(rollouts, name), np.float64), labels=(name,))
+    return Credit(lambda rollouts, options: np.asarray(label(rollouts, name), np.float64), labels=(name,), options=())
 
 
 def whitened(base: Credit, eps: float = 1e-8) -> Credit:
@@ -174,7 +190,7 @@ def whitened(base: Credit, eps: float = 1e-8) -> Credit:
             return np.zeros_like(a)
         return np.where(member, (a - a[member].mean()) / (a[member].std() + eps), 0.0)
 
-    return Credit(function, **_reads(base))
+    return Credit(function, **_reads(base) | {"whole_batch": True})
 
 
 def rescaled(base: Credit, eps: float = 1e-4) -> Credit:
@@ -192,7 +208,7 @@ def rescaled(base: Credit, eps: float = 1e-4) -> Credit:
         value = np.where(rollouts.kind != ABSENT, a, 0.0).sum(1) / np.maximum((rollouts.kind != ABSENT).sum(1), 1)
         return a / (value[member].std(ddof=options.ddof) + eps)
 
-    return Credit(function, **_reads(base))
+    return Credit(function, **_reads(base, Credit(function, options=("ddof",))) | {"whole_batch": True})
 
 
 def rarity(cell: str, correct: str, alpha: float = 0.8) -> Credit:
@@ -211,7 +227,7 @@ def rarity(cell: str, correct: str, alpha: float = 0.8) -> Credit:
         factor = np.bincount(group, right)[group] * share / np.maximum(np.bincount(group, share)[group], 1e-9)
         return np.where(right, factor, 1.0)[:, None] * np.ones(rollouts.kind.shape)
 
-    return Credit(function, (correct,), (cell,))
+    return Credit(function, (correct,), (cell,), options=())
 
 
 def unsolved(correct: str, base: Credit, other: Credit) -> Credit:
@@ -223,4 +239,4 @@ def unsolved(correct: str, base: Credit, other: Credit) -> Credit:
         solved = np.bincount(group, right)[group] > 0
         return np.where(solved[:, None], base(rollouts, options), other(rollouts, options))
 
-    return Credit(function, **_reads(base, other, Credit(other.function, (correct,))))
+    return Credit(function, **_reads(base, other, Credit(other.function, (correct,), options=())))

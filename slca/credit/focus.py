@@ -25,11 +25,15 @@ PROVIDES = {
 
 @dataclass(frozen=True)
 class Focus:
-    """A function (aux, mask [B, T]) -> [B, T], the aux arrays it reads and the probe of slca.probes that measures them."""
+    """A function (aux, mask [B, T]) -> [B, T], the aux arrays it reads and the probe of slca.probes that measures them.
+
+    whole_batch: it compares tokens of different rollouts, so that the focus of a part of the batch is not a part of its focus.
+    """
 
     function: Callable[[Mapping[str, np.ndarray], np.ndarray], np.ndarray]
     aux: tuple[str, ...]
     probe: str
+    whole_batch: bool = False
 
     def __call__(self, aux: Mapping[str, np.ndarray], mask: Bool[np.ndarray, "B T"]) -> Float[np.ndarray, "B T"]:
         for name in self.aux:
@@ -64,7 +68,7 @@ def self_conditioned(quantile: float = 0.75, c_min: float = 1e-4) -> Focus:
         routed = np.asarray(aux["reference"])[:, None] >= 0
         return np.where(routed, saturation(aux["teacher_kl"], mask & routed, quantile, c_min), 1.0)
 
-    return Focus(function, ("teacher_kl", "reference"), "peer")
+    return Focus(function, ("teacher_kl", "reference"), "peer", whole_batch=True)
 
 
 def references(group: Int[np.ndarray, "N"], correct: Float[np.ndarray, "N"], seed: int) -> Int[np.ndarray, "N"]:

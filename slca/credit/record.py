@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from slca.credit.credit import DEFAULTS, Credit, Options
+from slca.credit.credit import ALL_OPTIONS, DEFAULTS, Credit, Options
 from slca.credit.estimators import outcome
 from slca.credit.focus import Focus
 from slca.types import Rollouts
@@ -25,6 +25,7 @@ class Algorithm:
     loss: fields of `config.loss` the record sets. terms: extra loss terms by name with their constants
     (llds {weight}, search_sapo {weight, threshold}, rebel {eta}). locked: a kind's tokens must never feel the other kind's
     rewards, which a sequence-level ratio would break. whole_groups: a micro-batch must hold complete groups.
+    updates: optimiser steps on one rollout batch that it needs at least (a term may be silent at the old policy).
     at: the record with its one parameter set (`name@x`). options: the part of `config.credit` the arithmetic reads.
     """
 
@@ -36,6 +37,7 @@ class Algorithm:
     terms: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     locked: bool = False
     whole_groups: bool = False
+    updates: int = 1
     at: Callable[[float], Algorithm] | None = None
     options: Options = DEFAULTS
 
@@ -47,6 +49,18 @@ class Algorithm:
     def needs(self) -> tuple[str, ...]:
         """Channels, labels and aux arrays this record reads."""
         return (*self.rule.channels, *self.rule.labels, *(self.focus.aux if self.focus else ()))
+
+    @property
+    def whole_batch(self) -> bool:
+        """Whether it compares rollouts of different groups, and so needs all of the batch in one process."""
+        own = self.options.norm == "batch_std" and "norm" in self.rule.options
+        return own or self.rule.whole_batch or (self.focus is not None and self.focus.whole_batch)
+
+    @property
+    def unread(self) -> dict[str, Any]:
+        """The options that differ from their defaults and that this record does not read."""
+        given = {name: getattr(self.options, name) for name in ALL_OPTIONS if name not in self.rule.options}
+        return {name: value for name, value in given.items() if value != getattr(DEFAULTS, name)}
 
 
 def join(base: Algorithm, other: Algorithm) -> Algorithm:
@@ -65,7 +79,7 @@ def join(base: Algorithm, other: Algorithm) -> Algorithm:
     joined = replace(
         base, name=name, doc=f"{base.doc} With the focus and loss of {other.name}: {other.doc}", focus=base.focus or other.focus,
         loss={**base.loss, **other.loss}, terms={**base.terms, **other.terms}, at=None,
-        whole_groups=base.whole_groups or other.whole_groups,
+        whole_groups=base.whole_groups or other.whole_groups, updates=max(base.updates, other.updates),
     )  # fmt: skip
     check_lock(joined, str(joined.loss.get("ratio", "token")))
     return joined

@@ -7,14 +7,9 @@ import pytest
 
 from slca.credit.algorithms import ALGORITHMS, algorithm, check
 from slca.credit.credit import Options
-from slca.credit.estimators import (
-    outcome,
-    rescaled,
-    routed,
-    total,
-)
+from slca.credit.estimators import outcome, rescaled
 from slca.rewards.annotate import CHANNELS, LABELS
-from slca.types import ABSENT, SUMMARY, TOOL
+from slca.types import ABSENT, SUMMARY, TOOL, Rollouts
 from tests.credit.rollouts import anything, made, pairs
 
 ROUND = dict(rtol=0, atol=6e-5)
@@ -42,10 +37,17 @@ def test_full_conflict():
     rollouts = made(pairs(4), **CONFLICT)
     np.testing.assert_allclose(credit("slca", rollouts)[:, 0], [1.161891, 0.387297, -0.387297, -1.161891], rtol=0, atol=2e-5)
     np.testing.assert_allclose(credit("grpo", rollouts)[:, 0], [-0.979791, -0.734843, 0.734843, 0.979791], rtol=0, atol=1e-5)
-    before_whitening = total(outcome("tool"), outcome("summary"))(rollouts)[:, 0]
-    np.testing.assert_allclose(before_whitening, [0.066448, -0.160425, 0.160425, -0.066448], rtol=0, atol=2e-6)
-    gdpo = credit("gdpo", rollouts)[:, 0]
-    np.testing.assert_allclose(gdpo, before_whitening / (np.std(before_whitening, ddof=1) + 1e-4))
+
+
+def test_gdpo():
+    """Before whitening .066448, -.160425 and their opposites (deviation .141778); with weights 2 and .5, of z-scores 1.161891, .387297
+    and -1.095445, -.547723: 1.776059, .500733 (deviation 1.506679)."""
+    rollouts = made(pairs(4), **CONFLICT)
+    first, second = 0.066448 / 0.141878, 0.160425 / 0.141878
+    expected = np.array([first, -second, second, -first])
+    np.testing.assert_allclose(credit("gdpo", rollouts), np.stack([expected, expected], 1), rtol=0, atol=2e-5)
+    weighted = replace(ALGORITHMS["gdpo"], options=Options(tool_weight=2.0, summary_weight=0.5)).credit(rollouts)
+    np.testing.assert_allclose(weighted[:, 1], [1.178713, 0.332320, -0.332320, -1.178713], rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize(
@@ -61,9 +63,11 @@ def test_toolpo(success, action, tool, text):
 
 
 def test_toolpo_of_the_slca_repository_is_normalised():
+    """z(1, 0, 0, 1) = +-.866025 on every token; z(1, .5, 0, .5) = 1.224745, 0, -1.224745, 0 on those of calls as well."""
     rollouts = made(pairs(4), success=[1, 0, 0, 1], action_share=[1, 0.5, 0, 0.5])
-    success, action = outcome("success")(rollouts), routed("action_share", TOOL)(rollouts)
-    np.testing.assert_allclose(credit("toolpo_slca_repo", rollouts), success + action)
+    text = np.array([0.866025, -0.866025, -0.866025, 0.866025])
+    tool = [2.090770, -0.866025, -2.090770, 0.866025]
+    np.testing.assert_allclose(credit("toolpo_slca_repo", rollouts), np.stack([tool, text], 1), rtol=0, atol=5e-6)
 
 
 def test_toolpo_compares_actions_among_all_rollouts():
@@ -198,14 +202,37 @@ def test_every_record_only_names_loss_fields_that_exist(record, config):
         assert type(config.loss[key]) is type(value)
 
 
-def test_norms_reach_every_unpinned_record():
+OTHER = dict(norm="center", ddof=0, eps=0.5, std_floor=9.0, presence="none", tool_weight=2.0, summary_weight=0.5)
+
+
+@EVERY
+@pytest.mark.parametrize("option", OTHER)
+def test_a_record_reads_the_options_that_it_says(record, option):
     rollouts = anything(6)
-    for name in ("grpo", "slca", "rltr", "segment_decomposed"):
-        centred = replace(ALGORITHMS[name], options=Options(norm="center")).credit(rollouts)
-        assert not np.array_equal(centred, ALGORITHMS[name].credit(rollouts))
-    np.testing.assert_array_equal(
-        replace(ALGORITHMS["toolpo"], options=Options(norm="rloo")).credit(rollouts), ALGORITHMS["toolpo"].credit(rollouts)
-    )
+    rollouts.labels["abstained"] = np.arange(len(rollouts.group)) == 2
+    changed = replace(record, options=Options(**{option: OTHER[option]}))
+    moved = not np.array_equal(changed.credit(rollouts), record.credit(rollouts))
+    assert moved == (option in record.rule.options), record.rule.options
+    assert changed.unread == ({} if moved else {option: OTHER[option]})
+
+
+@EVERY
+@pytest.mark.parametrize("norm", ["zscore", "batch_std"])
+def test_a_record_says_whether_its_credit_needs_the_whole_batch(record, norm):
+    """The credit of half of the groups is half of the credit, unless something is compared over the batch (or by its focus)."""
+    record = replace(record, options=Options(norm=norm))
+    rollouts = anything(8)
+    whole, parts = record.credit(rollouts), np.zeros(rollouts.kind.shape)
+    for half in (rollouts.group < 2, rollouts.group >= 2):
+        rewards, labels = ({k: v[half] for k, v in named.items()} for named in (rollouts.rewards, rollouts.labels))
+        parts[half] = record.credit(Rollouts(rollouts.group[half], rollouts.kind[half], rewards, labels))
+    differs = not np.allclose(whole, parts, rtol=1e-12, atol=1e-12)
+    assert record.whole_batch == (differs or record.name == "self_conditioned")
+
+
+def test_terms_that_are_0_at_the_old_policy_ask_for_a_second_update():
+    assert {name for name, record in ALGORITHMS.items() if record.updates > 1} == {"llds", "search_sapo"}
+    assert algorithm("slca+llds").updates == algorithm("llds@0.1+gear").updates == 2 and algorithm("slca").updates == 1
 
 
 def test_rescaled_does_not_move_zero():

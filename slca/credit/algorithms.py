@@ -243,7 +243,8 @@ RECORDS = (
     Algorithm(
         "oar_g",
         "OAR-G (2601.07408): credit re-weighted by input-gradient saliency for the answer; quantile 0.25, beta 1 from its code. "
-        "Inferred: the answer is the last summary, or the last segment where there is none; four noise draws.",
+        "Inferred: the answer is the last summary, or the last segment where there is none; four noise draws, in float32 also where "
+        "the policy computes in bfloat16.",
         focus=focus.oar("saliency"),
     ),
     Algorithm(

@@ -6,6 +6,7 @@ All are jitted over micro-batches of `train.micro_rows` rows a device; none hold
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -139,9 +140,11 @@ def make_saliency(
 
     J = mean over answer tokens of KL(clean || noisy), the noise N(0, 1e-3) on the embeddings e of the reasoning tokens; importance
     |sum over width of dJ/de e|, averaged over DRAWS. Gradients reach inputs only. At zero noise J has no gradient, so the
-    values are first order in the noise; a token that the answer cannot attend to has exactly 0. Needs float32 compute.
+    values are first order in the noise; a token that the answer cannot attend to has exactly 0. Computed in float32 with exact products
+    whatever `model.dtype`: rounding to bfloat16 is larger than the noise, and the importance would be that of the rounding.
     """
-    forward = embedded_forward(model, mesh)
+    kernel = "auto" if model.attention == "cudnn" else model.attention  # cudnn computes in bfloat16 alone
+    forward = embedded_forward(replace(model, dtype="float32", attention=kernel), mesh)
 
     def saliency(params: Any, key: Array, rows: Answers) -> Float[Array, "B T"]:
         embeddings = params["embed"][rows.tokens].astype(jnp.float32)
@@ -161,7 +164,11 @@ def make_saliency(
         total, _ = lax.scan(draw, jnp.zeros(rows.tokens.shape), jax.random.split(key, DRAWS))
         return jnp.where(rows.reasoning, total / DRAWS, jnp.nan)
 
-    run = _jit_rows(saliency, config, mesh, (params_at, None))
+    def exact(params: Any, key: Array, rows: Answers) -> Float[Array, "B T"]:
+        with jax.default_matmul_precision("highest"):  # accelerators round the operands of float32 products as well
+            return saliency(params, key, rows)
+
+    run = _jit_rows(exact, config, mesh, (params_at, None))
     return lambda params, rows, key: run(params, key, rows)
 
 

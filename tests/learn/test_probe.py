@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from slca.learn.forward import policy_forward
 from slca.learn.probe import Answers, Pair, Rows, make_ablation, make_divergence, make_gradients, make_logprob, make_saliency
 from slca.learn.sharding import make_mesh, put_batch, row_shards, shardings
 from slca.learn.update import accumulate, make_loss, make_score
+from slca.policy.transformer import unembed
 from slca.types import SUMMARY, TOOL
 
 from .test_batch import find
@@ -129,6 +132,18 @@ def test_saliency_sees_what_the_answer_sees(config, toy, two_episodes_in_a_row):
     np.testing.assert_array_equal(found, again)  # the key fixes the draw
     blind = rows._replace(answer=jnp.zeros_like(rows.answer))
     assert (np.nan_to_num(measure(toy.params(), blind, jax.random.key(0))) == 0).all()
+
+
+def test_saliency_is_that_of_the_noise_and_not_of_rounding(config, toy, two_episodes_in_a_row):
+    """A bfloat16 policy has the importances of float32, but for the rounding of its unembedding; computed in bfloat16 they were 40 times as large."""
+    rows, params, key = two_episodes_in_a_row, toy.params(), jax.random.key(0)
+    narrow = replace(toy.config, dtype="bfloat16", attention="cudnn")
+    exact = make_saliency(toy.config, toy.unembed, config)(params, rows, key)
+    measure = make_saliency(narrow, lambda p: unembed(p, narrow), config)
+    np.testing.assert_allclose(measure(params, rows, key), exact, rtol=0.05)
+    with jax.default_matmul_precision("bfloat16"):
+        text = str(jax.make_jaxpr(measure)(params, rows, key))
+    assert text.count("dot_general[") > 10 and text.count("HIGHEST") >= text.count("dot_general[") and "BF16" not in text
 
 
 def test_ablation_is_the_divergence_of_the_answer_without_the_token(config, toy, two_episodes_in_a_row):  # OAR-P

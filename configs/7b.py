@@ -28,7 +28,7 @@ def get_config(arg: str = "slca"):
     c.mesh.data, c.mesh.fsdp, c.mesh.tensor = 1, -1, 4
 
     c.rollout.prompts, c.rollout.group = 128, 16
-    c.rollout.max_turns, c.rollout.max_calls = 7, 20
+    c.rollout.max_turns, c.rollout.max_calls = 7, 7 * c.chat.max_calls_per_turn  # the paper's 20 calls are those of one turn
     c.rollout.max_prompt_tokens, c.rollout.max_response_tokens, c.rollout.max_turn_tokens = 24_576, 8_192, 8_192
     c.rollout.prompt_buckets, c.rollout.suffix_buckets = (2_048, 8_192, 24_576), (64, 512, 2_048)
     c.rollout.slots, c.rollout.decode_steps, c.rollout.cache_dtype = 512, 64, "bfloat16"

@@ -233,12 +233,15 @@ def select(c: ConfigDict, arg: str) -> ConfigDict:
 
 def paper(c: ConfigDict) -> ConfigDict:
     """Every published behaviour at once (algorithm slca): positions for segments, judge failure = 0, additive HierR with one
-    tag = one block, character truncation, stateless simulator, omission guard as released."""
+    tag = one block, character truncation, stateless simulator, omission guard as released; a turn without a readable call ends
+    the rollout (`end/malformed_limit` where one was tried), and calls are limited by turn alone (unless a config goes on to set its
+    own `rollout.max_calls`, as configs/tiny.py does)."""
     c.credit.algorithm = "slca"
     c.credit.update(
         segmenter="position", presence="exclude", omission="route_summary", omission_test="tag", norm="zscore", ddof=1
     )
     c.reward.update(combine="additive", matching="greedy", value_eq="loose", parallel="first_step", blocks="tag")
     c.reward.update(abstain="paper", judge_failure="zero")
+    c.rollout.update(max_malformed=0, max_repeats=10**6, max_calls=10**6)
     c.sgls.update(mode="paper", validate="required", cache="none", state="none", response_check=False)
     return c

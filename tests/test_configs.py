@@ -1,12 +1,17 @@
 """Every shipped config builds, is valid but for the files and packages it needs, and takes every variant."""
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from configs import default
 from slca.learn.optim import schedule
+from slca.rollout import episode as episode_rules
+from slca.rollout.episode import Rules
+from slca.types import Context, Observation, Task
 from slca.validate import ConfigError, validate
 
 FILES = sorted(p.stem for p in (Path(default.__file__).parent).glob("*.py") if p.stem not in ("__init__", "default"))
@@ -54,6 +59,41 @@ def test_paper_variant_sets_every_published_behaviour():
     assert config.reward.combine == "additive"
     assert config.reward.blocks == "tag"
     assert (config.sgls.mode, config.sgls.cache, config.sgls.state) == ("paper", "none", "none")
+
+
+def episode_of(config, *turns):
+    """The end, or None, of an episode of the config's rules whose turns make these calls (ids of equal calls; 0 = one that cannot be read)."""
+    r = config.rollout
+    rules = Rules(
+        template=SimpleNamespace(suffix=lambda messages, new: [0]), capacity=10**6, own=10**6, max_turns=r.max_turns,
+        max_calls=r.max_calls, max_malformed=r.max_malformed, max_repeats=r.max_repeats, max_turn_tokens=9,
+        max_response_tokens=10**6, max_prompt_tokens=9, max_calls_per_turn=config.chat.max_calls_per_turn, wire="hermes",
+        stop_ids=frozenset(), marker_ids=frozenset(),
+    )  # fmt: skip
+    state = episode_rules.new(Task("t", [], [], []), 0, 0, Context(group="t"))
+    episode_rules.begin(state, [1], rules)
+    for turn in turns:
+        text = "".join(
+            f'<tool_call>{{"name": "f", "arguments": {{"x": {x}}}}}</tool_call>' if x else "<tool_call>{oops</tool_call>"
+            for x in turn
+        )
+        rules.template.tokenizer = SimpleNamespace(decode=lambda ids, text=text: text)
+        rules = replace(rules, stop_ids=frozenset({7}))
+        step = episode_rules.sampled(state, [5, 7], [0.0, 0.0], rules)
+        if isinstance(step, episode_rules.Act):
+            episode_rules.observed(state, [Observation("{}")] * len(step.calls), rules)
+    return state.end
+
+
+def test_an_episode_ends_as_in_the_release():
+    """algorithms-core 1.9: no parsed call ends a rollout, nothing counts repeats, 20 calls are the most of one turn."""
+    paper, safe = load("7b", "slca_paper"), load("7b")
+    assert episode_of(paper, [0]) == "malformed_limit" and episode_of(safe, [0], [0], [0]) is None
+    assert episode_of(paper, [0, 1]) is None
+    assert episode_of(paper, [1], [1], [1], [1], [1], [1]) is None and episode_of(safe, [1], [1], [1], [1]) == "repeat_limit"
+    full = [list(range(1 + 20 * k, 21 + 20 * k)) for k in range(7)]
+    for config in (paper, safe):
+        assert episode_of(config, *full[:6]) is None and episode_of(config, *full) == "max_turns"
 
 
 def test_7b_is_the_papers_recipe():

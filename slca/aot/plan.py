@@ -65,9 +65,11 @@ def results(s: Shapes, chip: Chip, only: Sequence[str], slots: str | None = None
     if "update" in only:
         yield measure(programs.update(s))
     wanted = [name for name in SAMPLING if name in only]
+    if not wanted:
+        return
     known: dict[tuple[str, str], Result] = {}
     unit = programs.slot_unit(s)
-    if slots == "search" and wanted:
+    if slots == "search":
         largest = [name for name in ("prefill", "decode", "decode_few") if name in wanted] or wanted
 
         def attempt(count: int) -> Result:

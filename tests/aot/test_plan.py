@@ -68,6 +68,12 @@ def test_shared_prompts_are_stored_once_a_place(tiny):
     assert all(r.seconds > 0 and not r.error for r in found.values())
 
 
+def test_a_search_for_slots_without_a_sampler_program_is_none(tiny, monkeypatch):
+    monkeypatch.setattr(plan, "measure", lambda program: program.name)
+    target = chips.target("cpu:8")
+    assert list(plan.results(plan.shapes(tiny, target), target.chip, ("update",), "search")) == ["update"]
+
+
 def test_bytes_of_a_chip_follow_the_placement(tiny):
     shapes = plan.shapes(tiny, chips.target("cpu:8"))
     gate = shapes.state.params["blocks"]["gate"]

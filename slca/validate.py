@@ -70,6 +70,8 @@ def _numbers(c: Any, prefix: str = "") -> list[str]:
             out.append(f"{path}={tuple(field(c, path))}: names, each of them once")
     if 0 < c.loss.dual_clip <= 1 or c.loss.dual_clip < 0:
         out.append(f"loss.dual_clip={c.loss.dual_clip}: a bound above 1, or 0 (off)")
+    if c.loss.correction == "mis" and not c.loss.correction_cap > 1:
+        out.append(f"loss.correction_cap={c.loss.correction_cap}: mis keeps weights from 1 / cap to cap; a cap above 1")
     for path, (low, high) in RANGES.items():
         if not low <= field(c, path) < high:
             out.append(f"{path}={field(c, path)}: must lie in [{low}, {high})")

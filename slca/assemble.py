@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import jax
 
 from slca import processes
+from slca.algorithm_fit import apply_record
 from slca.chat import tokenizer as tokenizers
 from slca.chat.template import Template
-from slca.credit.algorithms import Algorithm, algorithm
+from slca.credit.record import Algorithm
 from slca.learn.forward import policy_forward
 from slca.learn.sharding import make_fetch, make_mesh, own_mesh, row_shards, settled, shardings
 from slca.policy import lora, transformer, weights
@@ -161,14 +162,6 @@ def make_sampler(
 def cache_length(config: Any, model: ModelConfig) -> int:
     """Tokens that a slot has room for: a whole episode."""
     return min(config.rollout.max_prompt_tokens + config.rollout.max_response_tokens, model.max_length)
-
-
-def apply_record(config: Any) -> Algorithm:
-    """The algorithm's record; the loss fields that it sets go into the config."""
-    record = algorithm(config.credit.algorithm, config.credit)
-    with config.unlocked():
-        config.loss.update(dict(record.loss))
-    return record
 
 
 def initial_params(config: Any, parts: Parts) -> Any:

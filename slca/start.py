@@ -15,7 +15,8 @@ import jax
 import numpy as np
 
 from slca import processes
-from slca.assemble import Parts, apply_record
+from slca.algorithm_fit import apply_record
+from slca.assemble import Parts
 from slca.credit.record import Algorithm
 from slca.policy import transformer
 from slca.pulse import Pulse
@@ -93,7 +94,7 @@ def count_parameters(parts: Parts) -> int:
 
 
 def announce(config: Any, parts: Parts, parameters: int) -> None:
-    """One line about what runs where, and one each about what the record sets and what has no effect."""
+    """One line about what runs where, and one each about what the record sets and needs and what has no effect."""
     sampler = parts.sampler
     log.info(
         "%s · %s %.2f M parameters · %d device(s) %s%s · cache of %d slots %.0f MiB · sampler programs: %s",
@@ -103,6 +104,12 @@ def announce(config: Any, parts: Parts, parameters: int) -> None:
     )  # fmt: skip
     if sets := parts.algorithm.loss:
         log.info("%s sets %s", config.credit.algorithm, ", ".join(f"loss.{name}={value}" for name, value in sets.items()))
+    if (least := parts.algorithm.updates) > 1:
+        sweeps = f"train.mu={config.train.mu} x train.mini_batches={config.train.mini_batches}"
+        log.info("%s needs %d updates or more a rollout batch: %s", config.credit.algorithm, least, sweeps)
+    if unread := parts.algorithm.unread:
+        given = ", ".join(f"credit.{name}={value}" for name, value in unread.items())
+        log.warning("%s: no effect on credit.algorithm=%s", given, config.credit.algorithm)
     asked = {name: config.mesh[name] for name in ("data", "fsdp", "tensor") if config.mesh[name] not in (1, -1)}
     if parts.mesh is None and asked:
         log.warning("%s: no effect on a single device", ", ".join(f"mesh.{name}={size}" for name, size in asked.items()))

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from slca import algorithm_fit
 from slca.bounds import CHOICES, LENGTHS, NOT_NEGATIVE, POSITIVE, RANGES, SHARES
 from slca.policy.config import LORA_TARGETS
 
@@ -26,7 +27,7 @@ def validate(config: Any, processes: int = 1) -> None:
         _model,
         _simulator,
         _services,
-        _algorithm,
+        partial(algorithm_fit.faults, processes=processes),
         _waits,
         partial(_processes, n=processes),
     ):
@@ -84,7 +85,7 @@ def _number(value: Any, kind: Any) -> bool:
 
 def _values(c: Any) -> list[str]:
     out = []
-    recorded = _recorded(c)
+    recorded = algorithm_fit.recorded(c)
     for path, allowed in CHOICES.items():
         if (got := field(c, path)) not in allowed and got != recorded.get(path):
             out.append(f"{path}={got!r}: choose one of {', '.join(allowed)}")
@@ -95,16 +96,6 @@ def _values(c: Any) -> list[str]:
         if not 0 < field(c, path) < 10:
             out.append(f"{path}={field(c, path)}: a learning rate lies between 0 and 10")
     return out
-
-
-def _recorded(c: Any) -> dict[str, Any]:
-    """What the algorithm's record sets (`slca.assemble.apply_record`), by field; these are no choices of the user's."""
-    from slca.credit.algorithms import algorithm
-
-    try:
-        return {f"loss.{name}": value for name, value in algorithm(c.credit.algorithm, c.credit).loss.items()}
-    except (KeyError, ValueError):  # `_algorithm` says why
-        return {}
 
 
 def _steps(c: Any) -> list[str]:
@@ -274,9 +265,10 @@ def _processes(c: Any, n: int) -> list[str]:
             f"rollout.prompts={c.rollout.prompts}: {n} processes with train.mini_batches={c.train.mini_batches} need a multiple of "
             f"{share}, so that each gets its part of every mini-batch"
         )
-    if c.credit.norm == "batch_std":
+    if c.reward.summary_noise > 0:
         out.append(
-            "credit.norm=batch_std: compares rollouts of all processes, which only one process has together; choose another"
+            f"reward.summary_noise={c.reward.summary_noise:g}: is scaled by the tool reward's spread over the whole batch, of which {n} "
+            "processes hold a part each; use one process"
         )
     return out
 
@@ -310,37 +302,3 @@ def _simulators_model(c: Any) -> list[str]:
             "it, or name another model in sgls.model"
         )
     return out
-
-
-def _algorithm(c: Any) -> list[str]:
-    from slca.credit.algorithms import algorithm, check
-    from slca.credit.focus import PROVIDES
-    from slca.learn.terms import make_terms
-    from slca.rewards.annotate import CHANNELS, LABELS
-
-    try:
-        record = algorithm(c.credit.algorithm, c.credit)
-        check(record, CHANNELS, LABELS, PROVIDES[record.focus.probe] if record.focus else (), c.loss.ratio)
-        make_terms(record.terms)
-    except (KeyError, ValueError) as error:
-        return [f"credit.algorithm={c.credit.algorithm!r}: {error.args[0] if error.args else error}"]
-    out = _whole_groups(c) if record.whole_groups else []
-    if c.rollout.resample and "peer" in record.rule.channels:
-        out.append(
-            f"rollout.resample={c.rollout.resample}: credit.algorithm={c.credit.algorithm!r} has credit for unsolved groups, from a "
-            "probe of the finished batch; use rollout.resample=0"
-        )
-    return out
-
-
-def _whole_groups(c: Any) -> list[str]:
-    """A group of the longest episodes must fit one micro-batch: the loss compares its members with each other."""
-    rows, longest = c.train.micro_rows, c.rollout.max_prompt_tokens + c.rollout.max_response_tokens
-    a_row = max(c.train.row_lengths) // longest if c.train.pack else 1
-    if rows * a_row >= c.rollout.group:
-        return []
-    return [
-        f"train.micro_rows={rows}: credit.algorithm={c.credit.algorithm!r} needs a whole group in one micro-batch, and {rows} rows of "
-        f"{max(c.train.row_lengths)} tokens hold {rows * a_row} episodes of {longest} tokens, not rollout.group={c.rollout.group}; "
-        "raise train.micro_rows or train.row_lengths, or lower rollout.group"
-    ]

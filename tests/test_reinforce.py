@@ -9,13 +9,15 @@ import pytest
 
 from configs import tiny
 from slca import reinforce
-from slca.assemble import apply_record, assemble, initial_params
+from slca.algorithm_fit import apply_record
+from slca.assemble import assemble, initial_params
 from slca.learn.update import init_state
-from slca.reinforce import make_learn, make_step
+from slca.reinforce import describe, make_learn, make_step
 from slca.rewards.annotate import annotate
 from slca.tasks.datasets import stream
-from slca.types import TOOL
+from slca.types import TOOL, ToolCall
 from slca.validate import validate
+from tests.rewards.episodes import calls, episode, good, says, task
 
 
 def small(name, **changes):
@@ -112,7 +114,7 @@ def test_groups_without_credit_get_fresh_prompts_or_the_same(base, monkeypatch, 
     monkeypatch.setattr("slca.resampling.dead_groups", lambda *_: frozenset(next(dead)))
     outcome, _ = run(base, small("slca", rollout__resample=2), spare=spare if fresh else None, number=3)
     assert asked == ([12, 13, 14, 15] if fresh else [])
-    found = [episode.task.id for episode in outcome.episodes]
+    found = [e.task.id for e in outcome.episodes]
     assert found == ["spare 14" if fresh else tasks[0].id] * 4 + [tasks[1].id] * 4
     assert outcome.values["engine/rows_inserted"] == 3 * 8  # what the rounds rolled out is counted and timed too
     assert outcome.values["time/rollout"] > outcome.values["time/reward"]
@@ -128,6 +130,24 @@ def test_a_step_of_every_record_that_needs_more(base, name):
         assert outcome.values["train/term/rebel"] >= 0.0 and outcome.values["rollout/credit/leak"] >= 0.0
 
 
+def test_a_term_that_is_0_at_the_old_policy_is_felt_with_one_mini_batch(base):
+    """The second sweep, which the record asks for, sees what the first has pushed down (the KL in the reward gives every group spread)."""
+    config = small("slca+llds", train__keep_reference=True, reward__kl_coef=0.5)
+    outcome, moved = run(base, config, reference=True)
+    assert (config.train.mu, config.train.mini_batches) == (2, 1)
+    assert moved > 0 and outcome.values["train/term/llds"] > 0.0
+
+
+def test_a_summary_that_weighs_nothing_has_no_kappa(base):
+    """The log takes the weights of the reward: the total is then .5 of the tool reward, and GRPO's credit is the tool credit."""
+    config = small("slca", reward__process_weight=0.5, reward__summary_weight=0.0)
+    wrong = [calls(ToolCall("weather", {"city": "Rome"})), says("It is 17.4 degrees there, and I like it very much indeed.")]
+    episodes = [good(), episode(task(), wrong, sample=1)]
+    rollouts, record = annotate(episodes, config), apply_record(config)
+    found = describe(episodes, rollouts, record.credit(rollouts), config, record)
+    assert found["credit/kappa/tool"] == pytest.approx((1.0, 1.0)) and found["credit/kappa/summary"] == (0.0, 1.0)
+
+
 def test_a_step_with_every_extra_of_slca(base):
     """Reference KL in the reward, dead groups rolled out again, gradient norms by kind, the leak test in the log."""
     config = small("slca", train__keep_reference=True, reward__kl_coef=0.5, rollout__resample=2, report__gradient_every=1)
@@ -137,7 +157,7 @@ def test_a_step_with_every_extra_of_slca(base):
     assert values["rollout/credit/leak"] == 0.0
     assert abs(values["train/gradient/cosine"]) <= 1.0 and values["train/gradient/tool"] >= 0.0
     assert values["resample/tried"] == values["resample/recovered"] + values["resample/dead"]
-    assert [episode.group for episode in outcome.episodes] == [0] * 4 + [1] * 4
+    assert [e.group for e in outcome.episodes] == [0] * 4 + [1] * 4
     np.testing.assert_array_equal(outcome.rollouts.group, [0] * 4 + [1] * 4)
     free = annotate(outcome.episodes, config).rewards
     paid = {name: free[name] - outcome.rollouts.rewards[name] for name in ("tool", "summary", "total", "solved")}

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from slca.algorithm_fit import apply_record
 from slca.aot import programs
 from slca.aot.architectures import ARCHITECTURES
 from slca.aot.chips import Chip, Target
 from slca.aot.measure import Result, measure
 from slca.aot.programs import Shapes, bytes_a_chip
-from slca.assemble import apply_record, architecture, check_attention
+from slca.assemble import architecture, check_attention
 from slca.chat import tokenizer as tokenizers
 from slca.learn.sharding import make_mesh, own_mesh
 from slca.policy import lora, weights

@@ -19,7 +19,8 @@ from slca.types import ABSENT, KIND_NAMES, SUMMARY, TOOL, Rollouts
 def _reads(*parts: Credit) -> dict[str, Any]:
     """What a credit made of `parts` reads."""
     found: dict[str, Any] = {
-        name: tuple(dict.fromkeys(x for part in parts for x in getattr(part, name))) for name in ("channels", "labels", "options")
+        name: tuple(dict.fromkeys(x for part in parts for x in getattr(part, name)))
+        for name in ("channels", "labels", "options")
     }
     return found | {"whole_batch": any(part.whole_batch for part in parts)}
 

@@ -216,7 +216,8 @@ def test_sampler_correction_by_hand(loss, mode, expected):
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize(
-    "changes", [{}, {"ratio": "segment"}, {"ratio": "sequence", "kl": "k2_sequence"}, {"ratio": "sequence"}, {"policy": "cispo"}]
+    "changes",
+    [{}, {"ratio": "segment"}, {"ratio": "sequence", "kl": "k2_sequence"}, {"ratio": "sequence"}, {"policy": "cispo"}],
 )
 def test_masked_positions_may_hold_anything(loss, poison, changes):  # contract 9, M5
     loss.update(kl_coef=0.1, entropy_coef=0.1, correction="tis", dual_clip=3.0, **changes)

@@ -8,7 +8,8 @@ compiler dropped the fsdp axis of gradients, and unsharded optimizer scalars cos
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -37,7 +38,13 @@ RULES: Mapping[str, str | None] = {
 def make_mesh(mesh: Any, devices: list[jax.Device] | None = None) -> Mesh:
     """Mesh of config.mesh over `devices` (default: all of every process); one axis may be -1, what is left.
 
-    Raises ValueError when the sizes do not multiply to the number of devices.
+    Of one process: laid out by JAX, each axis on links of its own where the torus has them. Of several: `tensor` lies inside a
+    process, on a TPU host of 2x2 chips as a ring of single links (two of them: one link); data and fsdp follow the processes in their
+    order, so that a step of fsdp is one to the same place of the next host. Each process owns whole row shards, next to each other:
+    it packs and hands over its own rows alone (`put_batch`), and what JAX lays out puts one row on several hosts.
+
+    Raises ValueError when the sizes do not multiply to the number of devices, when processes differ in theirs, or when tensor does
+    not divide those of a process.
     """
     devices = jax.devices() if devices is None else devices
     sizes = [int(mesh[axis]) for axis in AXES]
@@ -48,11 +55,44 @@ def make_mesh(mesh: Any, devices: list[jax.Device] | None = None) -> Mesh:
     if len(devices) % fixed or (-1 not in sizes and fixed != len(devices)):
         raise ValueError(f"{asked}: {fixed} does not {'divide' if -1 in sizes else 'equal'} the {len(devices)} devices at hand")
     sizes = [len(devices) // fixed if size == -1 else size for size in sizes]
+    if len(of_process := Counter(device.process_index for device in devices)) > 1:
+        _check_processes(of_process, sizes[-1])
+        return _mesh(by_process(devices), sizes)
     try:
         grid = mesh_utils.create_device_mesh(sizes, devices)
     except NotImplementedError:  # a size that is no product of a TPU's torus axes
         grid = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
-    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    return _mesh(grid, sizes)
+
+
+def _mesh(devices: Any, shape: Iterable[int], axes: tuple[str, ...] = AXES) -> Mesh:
+    return Mesh(np.asarray(devices).reshape(tuple(shape)), axes, axis_types=(AxisType.Auto,) * len(axes))
+
+
+def _check_processes(of_process: Mapping[int, int], tensor: int) -> None:
+    """of_process: the number of devices of each."""
+    most, least = max(of_process, key=of_process.__getitem__), min(of_process, key=of_process.__getitem__)
+    if (own := of_process[most]) != of_process[least]:
+        raise ValueError(
+            f"process {most} has {own} devices and process {least} has {of_process[least]}: all need the same number"
+        )
+    if own % tensor:
+        raise ValueError(
+            f"mesh.tensor={tensor}: does not divide the {own} device(s) of a process, of which there are {len(of_process)}, and one row "
+            "must not lie in two; set mesh.tensor to a divisor, or start one process a host with all of its devices"
+        )
+
+
+def by_process(devices: Iterable[Any]) -> list[Any]:
+    """Process after process; the devices of one row by row, every second row backwards, so that each next is a neighbour; by id where
+    none says where it lies."""
+
+    def place(device: Any) -> tuple[Any, ...]:
+        layers: list[int]
+        x, y, *layers = (*(getattr(device, "coords", None) or ()), 0, 0)  # x, y, z of a TPU; one number or none elsewhere
+        return device.process_index, layers[::-1], y, -x if y % 2 else x, device.id
+
+    return sorted(devices, key=place)
 
 
 def partition_spec(
@@ -122,13 +162,12 @@ def own_mesh(mesh: Mesh, devices: list[jax.Device] | None = None) -> Mesh | None
 
     Between updates a process works on it alone, so that a slow or dead tool of another process never enters a collective.
     """
-    devices = jax.local_devices() if devices is None else devices
+    devices = by_process(jax.local_devices() if devices is None else devices)
     if len(devices) == 1:
         return None
     tensor = math.gcd(mesh.shape["tensor"], len(devices))
     fsdp = math.gcd(mesh.shape["fsdp"], len(devices) // tensor)
-    shape = (len(devices) // (tensor * fsdp), fsdp, tensor)
-    return Mesh(np.asarray(devices).reshape(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    return _mesh(devices, (len(devices) // (tensor * fsdp), fsdp, tensor))
 
 
 def make_fetch(mesh: Mesh, here: Mesh | None, axes: Any) -> Callable[[Any], Any]:
@@ -136,9 +175,8 @@ def make_fetch(mesh: Mesh, here: Mesh | None, axes: Any) -> Callable[[Any], Any]
 
     axes: logical axes of the parameters. Device to device: every process's devices get a copy split as `here` splits it.
     """
-    everyone = sorted(mesh.devices.flat, key=lambda device: (device.process_index, device.id))
     shape = (1, 1, 1) if here is None else here.devices.shape
-    copies = Mesh(np.asarray(everyone).reshape(-1, *shape), ("process", *AXES), axis_types=(AxisType.Auto,) * (1 + len(AXES)))
+    copies = _mesh(by_process(mesh.devices.flat), (-1, *shape), ("process", *AXES))  # each process's devices as in `own_mesh`
 
     def one(path: Any, x: Array, names: tuple[str | None, ...]) -> Array:
         spec = partition_spec(x.shape, names, copies, name=jax.tree_util.keystr(path))
@@ -176,8 +214,25 @@ def state_shardings(state: TrainState, axes: Any, mesh: Mesh) -> TrainState:
     return TrainState(params, opt_state, step=alone, key=alone)
 
 
+def check_rows(mesh: Mesh) -> None:
+    """Raises ValueError unless each process owns whole row shards of the mesh, as many as the others, and all in the order of processes.
+
+    Otherwise JAX makes one batch of them without a word: less high than the rows of all, its tensor halves from different rows.
+    """
+    shards = [sorted({device.process_index for device in row}) for row in mesh.devices.reshape(-1, mesh.shape["tensor"])]
+    for i, found in enumerate(shards):
+        if len(found) > 1:
+            raise ValueError(f"row shard {i} lies on the processes {', '.join(map(str, found))}; make_mesh keeps it on one")
+    owners = [found[0] for found in shards]
+    if owners != sorted(owners) or len(set(Counter(owners).values())) > 1:
+        raise ValueError(
+            f"row shards lie on the processes {', '.join(map(str, owners))}; make_mesh gives as many to each, one process after another"
+        )
+
+
 def put_batch(batch: Batch, mesh: Mesh) -> Batch:
-    """This process's rows of a host batch -> global device arrays split by rows (every process calls it)."""
+    """This process's rows of a host batch -> global device arrays split by rows (every process calls it). Raises as `check_rows`."""
+    check_rows(mesh)
     place = by_rows(mesh)
     return jax.tree.map(
         lambda x: x if isinstance(x, jax.Array) else jax.make_array_from_process_local_data(place, np.asarray(x)), batch

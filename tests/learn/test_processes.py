@@ -40,6 +40,15 @@ gather = lambda counts: multihost_utils.process_allgather(counts)
 (batch,) = pack(two_groups()[mine], credits()[mine], config=config, data_size=2, gather=gather)
 update = make_update(toy.lookup, toy.unembed, optimizer, config, mesh=mesh, placement=placement)
 state, metrics = update(state, put_batch(batch, mesh))
+# with both devices of a process in one row shard: as many rows as both processes have, and each its own
+config.mesh.update(data=1, fsdp=-1, tensor=2)
+crossed = [jax.devices()[i] for i in (0, 2, 1, 3)]
+placed = put_batch(batch, make_mesh(config.mesh, crossed)).tokens
+assert placed.shape == (2 * batch.tokens.shape[0], batch.tokens.shape[1]), placed.shape
+assert len(placed.addressable_shards) == 2
+for shard in placed.addressable_shards:
+    np.testing.assert_array_equal(shard.data, batch.tokens)
+    assert (shard.index[0].start or 0) == rank * batch.tokens.shape[0]
 if rank == 0:
     np.savez(out, loss=metrics["loss"][0], ratio=metrics["ratio"][0], embed=state.params["embed"], shape=batch.tokens.shape)
 multihost_utils.sync_global_devices("done")

@@ -53,6 +53,11 @@ def assemble(config: Any, record: Algorithm | None = None) -> Parts:
 
     record: what `apply_record(config)` returned, None = it is applied here.
     """
+    if processes.count() == 1 and (others := jax.process_count()) > 1:  # each would take itself for the whole run
+        raise ConfigError(
+            f"the devices here belong to {others} processes, which this one has not joined: set SLCA_DISTRIBUTED=1 on every host, or "
+            "name the others with --coordinator, --process_id and --num_processes"
+        )
     record = record or apply_record(config)
     if config.run.compile_cache and not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "slca" / "jax"))

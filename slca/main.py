@@ -6,8 +6,9 @@
 
 Flags: --config FILE[:VARIANT] (required), --workdir DIR (default runs/<config>-<variant>), --resume / --noresume (the
 workdir must hold a run, or none; default: continue what it holds), --allow-config-change (continue although the config differs).
-Several processes (the same command on every host, the workdir shared): found by themselves on a TPU pod, SLURM, Open MPI and
-GKE; elsewhere --coordinator HOST:PORT (of process 0) --process_id I --num_processes N, or the variables SLCA_COORDINATOR, ...
+Several processes (the same command on every host, the workdir shared): found by themselves under SLURM, Open MPI and GKE, and on a
+TPU VM slice with SLCA_DISTRIBUTED=1; elsewhere --coordinator HOST:PORT (of process 0) --process_id I --num_processes N, or the variables
+SLCA_COORDINATOR, ...
 Exit codes: 0 finished, or stopped by SIGTERM with a resumable checkpoint; 1 the run failed; 2 the command or the config is wrong;
 3 the watchdog ended it (run.watchdog_seconds without movement); 130 a second signal ended it at once.
 """

@@ -23,20 +23,30 @@ class Refused(ValueError):
     """A process number, a count or an address that makes no sense."""
 
 
-def clustered(environ: Mapping[str, str]) -> bool:
-    """Whether the environment is that of one process among several on a TPU pod, SLURM, Open MPI or GKE, all of which
-    `jax.distributed.initialize` knows by itself."""
-    several = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
-    if any(environ.get(name, "1").isdigit() and int(environ.get(name, "1")) > 1 for name in several):
-        return True
-    return "," in environ.get("TPU_WORKER_HOSTNAMES", "") or bool(environ.get("MEGASCALE_COORDINATOR_ADDRESS"))
+def clustered(environ: Mapping[str, str]) -> str:
+    """The variable that says that this is one process among several, as SLURM, Open MPI and GKE set it or SLCA_DISTRIBUTED=1 asks for
+    it; "" = none does. `jax.distributed.initialize` finds the others by itself.
+
+    A TPU VM sets no variable: its workers are found through the metadata server, which no one asks who was not told to.
+    SLCA_DISTRIBUTED=0 stays alone, whatever the platform says. Raises Refused for another value.
+    """
+    if (asked := environ.get("SLCA_DISTRIBUTED", "")) not in ("", "0", "1"):
+        raise Refused(f"SLCA_DISTRIBUTED={asked!r}: 1 (find the other processes on this platform), or 0 (run alone)")
+    if asked:
+        return "SLCA_DISTRIBUTED" if asked == "1" else ""
+    several = [
+        name for name in ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE") if environ.get(name, "").isdigit() and int(environ[name]) > 1
+    ]
+    several += [name for name in ("TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES") if "," in environ.get(name, "")]
+    several += [name for name in ("MEGASCALE_COORDINATOR_ADDRESS",) if environ.get(name)]
+    return several[0] if several else ""
 
 
 def start(coordinator: str | None = None, process_id: int | None = None, num_processes: int | None = None) -> bool:
     """Join the other processes of the run, if there are any; call it before anything else of JAX. Returns whether there are.
 
     coordinator: host:port of process 0. All three are given by hand, or by SLCA_COORDINATOR, SLCA_PROCESS_ID and
-    SLCA_NUM_PROCESSES, or found on a TPU pod, SLURM, Open MPI and GKE. Raises Refused when they make no sense.
+    SLCA_NUM_PROCESSES, or found where `clustered` says that there are others. Raises Refused when they make no sense or none are found.
     """
     given: dict[str, Any] = {
         "coordinator": coordinator or os.environ.get("SLCA_COORDINATOR"),
@@ -47,10 +57,9 @@ def start(coordinator: str | None = None, process_id: int | None = None, num_pro
         return True
     missing = [name for name, value in given.items() if value is None]
     if len(missing) == len(given):
-        if not clustered(os.environ):
-            return False
-        jax.distributed.initialize()
-        return True
+        if name := clustered(os.environ):
+            _find(f"{name}={os.environ[name]}")
+        return bool(name)
     if missing:
         raise Refused(f"--{', --'.join(missing)}: needed as well, to run as one of several processes")
     address, me, n = str(given["coordinator"]), _whole("process_id", given), _whole("num_processes", given)
@@ -63,6 +72,17 @@ def start(coordinator: str | None = None, process_id: int | None = None, num_pro
         return False
     jax.distributed.initialize(address, n, me)
     return True
+
+
+def _find(why: str) -> None:
+    """Join by JAX's own look at the platform. why: what says that there are others."""
+    try:
+        jax.distributed.initialize()
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
+        raise Refused(
+            f"{why}: the other processes were not found or not reached ({type(error).__name__}: {error}); name them with --coordinator, "
+            "--process_id and --num_processes, or run alone with SLCA_DISTRIBUTED=0"
+        ) from error
 
 
 def _whole(name: str, given: Mapping[str, Any]) -> int:

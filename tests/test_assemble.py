@@ -32,6 +32,13 @@ def test_an_attention_of_other_hardware(config, kind, needs):
         assemble(config)
 
 
+def test_a_process_of_several_that_joined_none(config, monkeypatch):
+    """On a TPU VM slice the devices know of all hosts whether or not the run does."""
+    monkeypatch.setattr("slca.assemble.jax.process_count", lambda: 16)
+    with pytest.raises(ConfigError, match=r"belong to 16 processes.*SLCA_DISTRIBUTED=1 on every host.*--coordinator"):
+        assemble(config)
+
+
 def test_splash_takes_rows_and_prompts_of_whole_blocks(config):
     model = ModelConfig.random(config.model, 1280)
     config.model.attention = "splash"

@@ -222,11 +222,58 @@ def test_what_one_process_refuses_all_refuse(tmp_path):
         ({"OMPI_COMM_WORLD_SIZE": "2"}, True),
         ({"TPU_WORKER_HOSTNAMES": "localhost"}, False),
         ({"TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2"}, True),
+        ({"TPU_PROCESS_ADDRESSES": "10.0.0.1:8476,10.0.0.2:8476"}, True),
         ({"MEGASCALE_COORDINATOR_ADDRESS": "10.0.0.1"}, True),
     ],
 )
 def test_clusters_are_found_by_their_variables(environ, expected):  # H4
-    assert processes.clustered(environ) is expected
+    assert bool(processes.clustered(environ)) is expected
+
+
+def joining(monkeypatch, join, **environ):
+    """What `start()` says with these variables and no others, and `join` in the place of jax.distributed.initialize."""
+    for name in ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES", "SLCA_DISTRIBUTED"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(processes.jax.distributed, "initialize", join)
+    return processes.start()
+
+
+def test_a_pod_whose_variables_say_nothing_is_joined_on_request(monkeypatch):
+    """A TPU VM knows its neighbours from the metadata server, which only a run that is asked to may look for."""
+    joined = []
+    assert not joining(monkeypatch, lambda: joined.append(1)) and not joining(
+        monkeypatch, lambda: joined.append(1), SLCA_DISTRIBUTED=""
+    )
+    assert not joined
+    assert joining(monkeypatch, lambda: joined.append(1), SLCA_DISTRIBUTED="1") and joined == [1]
+    assert not joining(monkeypatch, lambda: joined.append(2), SLCA_DISTRIBUTED="0", SLURM_NTASKS="4") and joined == [1]
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("coordinator_address should be defined."), OSError("no route"), RuntimeError("x")]
+)
+@pytest.mark.parametrize("name, value", [("SLCA_DISTRIBUTED", "1"), ("SLURM_NTASKS", "4")])
+def test_processes_that_are_not_found_are_refused_with_what_to_do(monkeypatch, error, name, value):
+    def fail():
+        raise error
+
+    with pytest.raises(processes.Refused, match=rf"{name}={value}: .*{error}.*--coordinator.*SLCA_DISTRIBUTED=0"):
+        joining(monkeypatch, fail, **{name: value})
+
+
+def test_a_switch_that_is_neither_is_refused(monkeypatch):
+    with pytest.raises(processes.Refused, match=r"SLCA_DISTRIBUTED='yes': 1 .*, or 0"):
+        joining(monkeypatch, lambda: pytest.fail("joined"), SLCA_DISTRIBUTED="yes")
+
+
+def test_the_switch_finds_nothing_where_no_cluster_is():
+    """With JAX's own detection: no network is asked, and the command ends with one line."""
+    known = {k: v for k, v in one_device().items() if not k.startswith(("SLURM_", "OMPI_", "TPU_", "KUBERNETES_", "SLCA_"))}
+    command = [sys.executable, "-m", "slca.main", "--config=configs/tiny.py"]
+    done = subprocess.run(command, env=known | {"SLCA_DISTRIBUTED": "1"}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "slca.main: SLCA_DISTRIBUTED=1: " in done.stderr and "Traceback" not in done.stderr
 
 
 def test_half_given_numbers_are_refused(monkeypatch):

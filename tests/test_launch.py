@@ -26,7 +26,7 @@ PLAIN = ["-m", "slca.main", "--config=configs/tiny.py:mix@0.5", *NASTY]
 COMMANDS = {
     "local.sh": ("python", PLAIN),
     "gpu.sh": ("env", ["XLA_PYTHON_CLIENT_MEM_FRACTION=0.92", "python", *PLAIN]),
-    "slurm.sbatch": ("srun", ["--kill-on-bad-exit=1", "python", *PLAIN]),
+    "slurm.sbatch": ("srun", ["--kill-on-bad-exit=1", "env", "JAX_LOCAL_DEVICE_IDS=0,1,2,3,4,5,6,7", "python", *PLAIN]),
     "tpu_pod.sh": ("gcloud", ["compute", "tpus", "tpu-vm", "ssh", "pod-1", "--zone=us-east5-a", "--worker=all"]),
     "xpk.sh": (
         "xpk",
@@ -64,6 +64,8 @@ def test_a_dry_run_prints_the_command_wherever_it_is_asked_for(name, at):
         remote = got[-1]
         inner = shlex.split(remote.removeprefix("--command="))
         assert inner[-len(PLAIN) - 1 :] == ["python", *PLAIN]
+        # workers of a TPU VM have no variable that names the others; on GKE they have
+        assert ("SLCA_DISTRIBUTED=1" in inner) == (name == "tpu_pod.sh")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -81,12 +83,12 @@ def test_the_worker_of_a_pod_gets_every_flag_as_it_was_typed(programs):
     printed = shlex.split(launch("tpu_pod.sh", "configs/tiny.py:mix@0.5", *NASTY, "--dry-run", **CLUSTER).stdout)
     (programs / "slca").mkdir()
     (programs / "slca.env").write_text("SLCA_JUDGE_KEY='a key'\n")
-    show = "import json, os, sys\nprint(json.dumps([os.environ['SLCA_JUDGE_KEY'], os.getcwd(), sys.argv[1:]]))\n"
+    show = "import json, os, sys\nprint(json.dumps([os.environ[f'SLCA_{x}'] for x in ('JUDGE_KEY', 'DISTRIBUTED')] + [os.getcwd(), sys.argv[1:]]))\n"
     (programs / "python").write_text(f"#!{sys.executable}\n{show}")
     environ = {**os.environ, "HOME": str(programs), "PATH": f"{programs}:{os.environ['PATH']}"}
     command = printed[-1].removeprefix("--command=")
     done = subprocess.run([BASH, "-c", command], capture_output=True, text=True, timeout=30, env=environ)
-    assert json.loads(done.stdout) == ["a key", str(programs / "slca"), PLAIN], done.stderr
+    assert json.loads(done.stdout) == ["a key", "1", str(programs / "slca"), PLAIN], done.stderr
 
 
 def test_settings_reach_the_command(programs):
@@ -144,17 +146,27 @@ def test_help_shows_the_use_and_nothing_of_the_script(name):
 def test_slurm_finds_its_neighbours_from_the_copy_that_it_runs(tmp_path):
     copy = tmp_path / "slurm_script"
     copy.write_bytes((LAUNCH / "slurm.sbatch").read_bytes())
-    environ = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(ROOT)}
+    environ = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(ROOT), "SLURM_GPUS_ON_NODE": "4"}
     words = [BASH, str(copy), "configs/tiny.py", "--dry-run"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=30, env=environ, cwd=tmp_path)
-    assert done.stdout == "srun --kill-on-bad-exit=1 python -m slca.main --config=configs/tiny.py\n", done.stderr
+    ids = "env JAX_LOCAL_DEVICE_IDS=0\\,1\\,2\\,3"
+    assert done.stdout == f"srun --kill-on-bad-exit=1 {ids} python -m slca.main --config=configs/tiny.py\n", done.stderr
 
 
-def test_slurm_asks_for_one_process_a_gpu_and_warns_the_steps_before_the_end():
+def test_slurm_asks_for_one_process_a_host_and_warns_the_steps_before_the_end():
     text = (LAUNCH / "slurm.sbatch").read_text()
     options = dict(re.findall(r"^#SBATCH --([\w-]+)=(\S+)$", text, re.M))
-    assert options["ntasks-per-node"] == options["gpus-per-node"] and options["signal"] == "TERM@600"
+    assert options["ntasks-per-node"] == "1" and options["signal"] == "TERM@600"
     assert text.index("#SBATCH") < text.index("set -euo")  # Slurm reads no directive after the first command
+
+
+@pytest.mark.parametrize("name", ["7b", "3b", "8b", "7b_sft"])
+def test_the_recipes_fit_the_hosts_that_slurm_is_asked_for(name):
+    """Hosts share the prompts of a mini-batch, and the rows of one lie on its own GPUs."""
+    text = (LAUNCH / "slurm.sbatch").read_text()
+    hosts, gpus = (int(re.search(rf"^#SBATCH --{option}=(\d+)$", text, re.M)[1]) for option in ("nodes", "gpus-per-node"))
+    c = import_module(f"configs.{name}").get_config()
+    assert gpus % c.mesh.tensor == 0 and c.rollout.prompts % (hosts * c.train.mini_batches) == 0
 
 
 def test_shellcheck_finds_nothing():

@@ -58,7 +58,7 @@ def get_config(arg: str = "slca") -> ConfigDict:
     x = c.mesh = ConfigDict()
     x.data = -1  # devices on each axis; -1 = what is left
     x.fsdp = 1  # splits parameters by model width, and rows
-    x.tensor = 1  # splits heads, MLP and vocabulary
+    x.tensor = 1  # splits heads, MLP and vocabulary; of several processes it divides the devices of each
 
     r = c.rollout = ConfigDict()
     r.prompts = 16  # P, prompts a step

@@ -1,7 +1,7 @@
 """Compile a config's device programs for a topology that is not there, and say whether they fit and what bounds them.
 
     python -m slca.aot --config=configs/7b.py --topology=v5p:4x4x4
-    python -m slca.aot --config=configs/7b.py --topology=v5e:8x8 --mesh=1x8x8 --slots=search --markdown
+    python -m slca.aot --config=configs/7b.py --topology=v5e:8x8 --mesh=2x8x4 --slots=search --markdown
     python -m slca.aot --config=configs/tiny.py --topology=cpu:8 --config.mesh.data=1 --config.mesh.fsdp=8
 
 Programs: update (one optimiser step in which every rollout is as long as the config allows), prefill, insert, spread (with

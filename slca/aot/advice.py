@@ -35,7 +35,7 @@ def _learner(result: Result, s: Shapes) -> list[str]:
     if mesh["data"] > 1:
         found.append(f"mesh.data=1, mesh.fsdp={mesh['data'] * mesh['fsdp']}: parameters and moments split further")
     for tensor in (2 * mesh["tensor"], 4 * mesh["tensor"]):
-        if s.mesh.size % tensor == 0 and s.model.heads % tensor == 0:
+        if s.here.size % tensor == 0 and s.model.heads % tensor == 0:  # the chips of a host: no row lies on two
             found.append(f"mesh.tensor={tensor}: activations of each row split over more chips")
             break
     return found

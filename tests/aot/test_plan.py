@@ -6,10 +6,11 @@ import jax
 import pytest
 
 from slca.aot import chips, plan, programs, report
+from slca.aot.advice import advice
 from slca.aot.hlo import Traffic
 from slca.aot.measure import Memory, Result, measure
 from slca.aot.programs import Program, bytes_a_chip
-from slca.learn.sharding import make_mesh
+from slca.learn.sharding import make_mesh, own_mesh
 from slca.validate import ConfigError
 
 
@@ -100,6 +101,15 @@ def test_what_does_not_fit_is_said_with_the_settings_that_help(tiny):
         assert setting in text
     assert "bound by" in text and set(result.bounds(chip)) == {"compute", "HBM", "ICI"}
     assert result.bounds(chip) == {"compute": 1.0, "HBM": result.program.passes * (1e5 + 2 * 2e6) / 1e12, "ICI": 1e9 / 1e11}
+
+
+def test_no_row_is_advised_to_lie_on_several_hosts(tiny):
+    """On hosts of 2 chips `tensor` is at its end with 2: a mesh with more is refused."""
+    shapes = plan.shapes(tiny, chips.target("cpu:8"))
+    hosts = shapes._replace(here=own_mesh(shapes.mesh, list(shapes.mesh.devices.flat[:2])), hosts=4)
+    result = Result(programs.update(shapes), 1.0, Memory(1e5, 2e6, 0.0), 8e12, {})
+    assert any(line.startswith("mesh.tensor=4: ") for line in advice(result, shapes))
+    assert not any(line.startswith("mesh.tensor") for line in advice(result, hosts))
 
 
 @pytest.mark.parametrize(

@@ -18,16 +18,27 @@ SMALL = (
 
 @pytest.mark.nightly
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is missing (extra [tpu])")
-@pytest.mark.parametrize("topology, mesh", [("v5p:2x2x2", "1x4x2"), ("v5e:2x4", "1x1x8")])
-def test_a_small_run_compiles_for_a_pod(topology, mesh):
+@pytest.mark.parametrize("topology, mesh, kv_heads", [("v5p:2x2x2", "1x4x2", 4), ("v5e:2x4", "1x2x4", 2)])
+def test_a_small_run_compiles_for_a_pod(topology, mesh, kv_heads):
     """Both meshes have two hosts; on the second each KV head is copied to two chips."""
     command = [sys.executable, "-m", "slca.aot", "--config=configs/7b.py", f"--topology={topology}", f"--mesh={mesh}"]
-    done = subprocess.run([*command, *SMALL.split()], capture_output=True, text=True, timeout=1200)
+    command += [*SMALL.split(), f"--config.model.kv_heads={kv_heads}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr[-2000:] + done.stdout[-2000:]
     assert "2 hosts, each samples on its own 4 chips" in done.stdout
     for program in ("update", "prefill", "insert", "append", "decode"):
         assert f"\n{program}: " in done.stdout
     assert done.stdout.count(": fits") == done.stdout.count("compiled in") >= 5
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is missing (extra [tpu])")
+def test_a_row_over_several_hosts_is_refused():
+    command = [sys.executable, "-m", "slca.aot", "--config=configs/7b.py", "--topology=v5e:2x4", "--mesh=1x1x8"]
+    done = subprocess.run([*command, *SMALL.split()], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2 and "slca.aot: mesh.tensor=8: does not divide the 4 device(s)" in done.stderr, done.stderr[
+        -2000:
+    ]
 
 
 @pytest.mark.nightly

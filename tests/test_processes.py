@@ -207,10 +207,18 @@ def test_one_process_continues_what_two_began(one, tmp_path):
     assert last["rollout/length/policy"] == whole["rollout/length/policy"]
 
 
-def test_what_one_process_refuses_all_refuse(tmp_path):
-    results = outcome(launch(tmp_path, 2, **{"rollout.prompts": 3, "eval.splits": "('nope',)"}), timeout=120)
+@pytest.mark.parametrize(
+    "fields, says",
+    [
+        ({"rollout.prompts": 3, "eval.splits": "('nope',)"}, "rollout.prompts=3"),
+        ({"mesh.tensor": 2}, "mesh.tensor=2: does not divide the 1 device(s) of a process, of which there are 2"),
+    ],
+)
+def test_what_one_process_refuses_all_refuse(tmp_path, fields, says):
+    results = outcome(launch(tmp_path, 2, **fields), timeout=120)
     assert [code for code, _ in results] == [2, 2]
-    assert all("rollout.prompts=3" in text and "Traceback" not in text for _, text in results)
+    assert all(says in text and "Traceback" not in text for _, text in results)
+    assert not (tmp_path / "metrics.jsonl").exists()  # before anything is loaded
 
 
 @pytest.mark.parametrize(

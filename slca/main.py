@@ -20,6 +20,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 from absl import app, flags
 from ml_collections import config_flags
@@ -51,14 +52,21 @@ def default_workdir(argv: list[str], algorithm: str) -> Path:
 
 
 def use_huge_pages() -> None:
-    """Start this process over (same pid) with glibc asking for huge pages, which it reads only at start.
+    """Start this process over (same pid, same interpreter options) with glibc asking for huge pages, which it reads only at start.
 
     Train steps on a CPU allocate big temporaries at every call; without it a third of the time goes to page faults
-    (bench/RESULTS.md, section "tiny"). A value that the user set is left alone; other systems ignore the variable.
+    (bench/RESULTS.md, section "tiny"). A value that the user set is left alone; other systems ignore the variable. A process
+    that is debugged or profiled stays as it is: starting over, it would lose its breakpoints and the connection to its debugger.
     """
-    if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
+    if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ and not watched():
         environment = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-        os.execve(sys.executable, [sys.executable, "-m", "slca.main", *sys.argv[1:]], environment)
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+
+
+def watched() -> bool:
+    """Whether a debugger, a profiler or a coverage tool looks at this process."""
+    monitoring: Any = getattr(sys, "monitoring", None)  # where Python 3.12 and newer have theirs: six places
+    return bool(sys.gettrace() or sys.getprofile() or monitoring and any(map(monitoring.get_tool, range(6))))
 
 
 def main(argv: list[str]) -> int:

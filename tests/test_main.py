@@ -1,12 +1,15 @@
 """The command line: help is instant, mistakes are one line and exit code 2."""
 
+import inspect
+import os
 import subprocess
 import sys
 import time
 
 import pytest
 
-from slca.main import default_workdir
+import slca.main
+from slca.main import default_workdir, use_huge_pages
 
 
 def main(*flags):
@@ -58,3 +61,58 @@ def test_a_mistake_is_named_without_a_traceback(flags, says):
 )
 def test_default_workdir(argv, algorithm, folder):
     assert str(default_workdir(argv, algorithm)) == folder
+
+
+@pytest.fixture
+def restarts(monkeypatch):
+    """The (file, words, environment) with which the process would be started over."""
+    made = []
+    monkeypatch.setattr(os, "execve", lambda *call: made.append(call))
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    return made
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["python", "-m", "slca.main", "--config=configs/tiny.py"],
+        ["python", "-X", "dev", "-u", "-W", "error", "-m", "slca.main", "--config=configs/tiny.py"],
+        ["/usr/bin/python3", "-m", "some.launcher", "-m", "slca.main", "--config=configs/tiny.py"],
+    ],
+)
+def test_starting_over_keeps_every_word_of_the_command(restarts, monkeypatch, words):
+    monkeypatch.setattr(sys, "orig_argv", words)
+    monkeypatch.setattr(slca.main, "watched", lambda: False)  # this suite may run under coverage
+    use_huge_pages()
+    ((file, again, environment),) = restarts
+    assert file == again[0] == sys.executable and again[1:] == words[1:]
+    assert environment == {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+
+
+def test_a_value_of_the_user_is_left_alone(restarts, monkeypatch):
+    monkeypatch.setenv("GLIBC_TUNABLES", "")
+    use_huge_pages()
+    assert restarts == []
+
+
+@pytest.mark.parametrize("tool", ["settrace", "setprofile"])
+def test_a_process_that_is_watched_stays_as_it_is(restarts, tool):
+    before = {"settrace": sys.gettrace, "setprofile": sys.getprofile}[tool]()
+    getattr(sys, tool)(lambda *_: None)
+    try:
+        use_huge_pages()
+    finally:
+        getattr(sys, tool)(before)
+    assert restarts == []
+
+
+def test_a_breakpoint_is_hit():
+    lines, first = inspect.getsourcelines(slca.main.main)
+    line = first + next(k for k, text in enumerate(lines) if "CONFIG.value is None" in text)
+    command = [sys.executable, "-m", "pdb", "-c", f"b {slca.main.__file__}:{line}", "-c", "c", "-c", "p 41 + len(argv)", "-c", "q"]
+    environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
+    done = subprocess.run(
+        [*command, "-m", "slca.main"], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.split()[-1] == "42", done.stdout + done.stderr  # argv is the function's own

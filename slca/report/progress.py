@@ -13,18 +13,19 @@ from contextlib import contextmanager
 from statistics import median
 from typing import Any, Protocol, TextIO
 
-# What the line of a step shows, in this order, when present.
-HEADLINE = (
-    "sft/loss",
-    "rollout/reward/tool",
-    "rollout/reward/summary",
-    "rollout/success@0.9",
-    "train/loss",
-    "train/entropy",
-    "train/kl",
-    "train/gap_max",
-    "train/grad_norm",
-)
+# What the line of a step shows, in this order, when present: the metric and its name there.
+HEADLINE = {
+    "sft/loss": "loss",
+    "rollout/reward/tool": "tool",
+    "rollout/reward/summary": "summary",
+    "rollout/success@0.9": "success@0.9",
+    "train/loss": "loss",
+    "train/entropy": "entropy",
+    "train/kl/old": "kl_old",
+    "train/kl/reference": "kl_ref",
+    "train/sampler_gap_max": "gap_max",
+    "train/grad_norm": "grad_norm",
+}
 RECENT = 20  # steps whose median time estimates the rest
 SILENCE = 20.0  # seconds after which a running phase says that it is alive, where there are no bars
 
@@ -105,7 +106,7 @@ class Progress:
             estimate = median(self._durations)
         left = max(self._total - step - 1, 0)
         words = [f"{self._name} {step + 1}/{self._total}"]
-        words += [f"{name.rpartition('/')[2]} {values[name]:.4g}" for name in HEADLINE if name in values]
+        words += [f"{label} {values[name]:.4g}" for name, label in HEADLINE.items() if name in values]
         words += [f"{seconds:.1f} s", f"ETA {duration(left * estimate)}"]
         if say:
             self.note("  ".join(words))

@@ -25,11 +25,11 @@ def test_one_plain_line_a_step_with_the_time_that_is_left():
             advance(4, tokens_per_second=900)
         for step, now in enumerate((100.0, 102.0, 106.0)):  # 100 s of compilation, then 2 s and 4 s
             clock.now = now
-            progress.step(step, {"rollout/reward/tool": 0.25, "train/loss": -0.5, "not/shown": 1.0})
+            progress.step(step, {"rollout/reward/tool": 0.25, "train/kl/old": 0.5, "train/loss": -0.5, "not/shown": 1.0})
     assert stream.getvalue().splitlines() == [
-        "rl 1/10  tool 0.25  loss -0.5  100.0 s  ETA 15 min 00 s",
-        "rl 2/10  tool 0.25  loss -0.5  2.0 s  ETA 16 s",
-        "rl 3/10  tool 0.25  loss -0.5  4.0 s  ETA 21 s",
+        "rl 1/10  tool 0.25  loss -0.5  kl_old 0.5  100.0 s  ETA 15 min 00 s",
+        "rl 2/10  tool 0.25  loss -0.5  kl_old 0.5  2.0 s  ETA 16 s",
+        "rl 3/10  tool 0.25  loss -0.5  kl_old 0.5  4.0 s  ETA 21 s",
     ]
 
 

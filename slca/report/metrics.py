@@ -4,9 +4,10 @@ A mean of means is wrong as soon as parts differ in size (micro-batches, hosts, 
 divided once. Names say where a number comes from:
 
     rollout/reward/<channel>   rollout/success@0.9   rollout/summary   rollout/length/<writer>   rollout/tool_turns
-    rollout/end/<reason>   rollout/error/<kind>   rollout/dead_groups/<channel>   rollout/sign_conflict
-    train/loss   train/entropy   train/kl   train/clip_low   train/clip_high   train/gap   train/gap_max   train/grad_norm
-    sft/loss   eval/<split>/t<temperature>/<metric>   time/<phase> (seconds)   sys/rss (bytes)   sys/compiles
+    rollout/end/<reason>   rollout/error/<kind>   rollout/credit/zero_variance/<channel>   rollout/credit/sign_conflict/<method>
+    train/loss   train/entropy   train/kl/old   train/kl/reference   train/clip_low   train/clip_high   train/grad_norm
+    train/sampler_gap   train/sampler_gap_max   sft/loss   eval/<split>/t<temperature>/<metric>   time/<phase> (seconds)
+    sys/rss (bytes)   sys/compiles
 
 A name that ends in `_max` or `_min` is an extreme: parts merge by max or min instead of by sum.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from slca.report.redact import redact_tree, secrets
 Pair = tuple[float, float]
 Metrics = dict[str, Pair]
 FILE = "metrics.jsonl"
+BOARDS = "tensorboard"  # a folder a phase in it
 
 
 def pair(values: Any, weights: Any = None) -> Pair:
@@ -85,12 +87,16 @@ def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 class Writer:
-    """Appends one JSON object a step to `workdir/metrics.jsonl`, and to TensorBoard and Weights & Biases when asked.
+    """Appends one JSON object a step, or an evaluation, to `workdir/metrics.jsonl`, and to TensorBoard and Weights & Biases when asked.
+
+    Phases count their steps apart: sft, rl, and eval, whose step is that of rl (0 = before it: the untrained policy and the one after
+    the cold start). TensorBoard has a run a phase, since what it hides on resume it hides from a step on in the whole run.
 
     Resume (contract 14): save `offset()` in the checkpoint and pass it back; what a killed run wrote after that checkpoint
     is cut off, so no step is missing or doubled. `offset=None` appends after the last whole line; 0 starts over.
 
-    `config` is stored by Weights & Biases and names the variables whose values are masked. One process writes: process 0.
+    `config` is stored by Weights & Biases and names the variables whose values are masked. One process writes: process 0. Use it as a
+    context manager: Weights & Biases then learns whether the run failed.
 
     Raises ValueError when the file is shorter than `offset` or `offset` is not the end of a line, ImportError when a sink
     is asked for and its package is missing.
@@ -113,7 +119,8 @@ class Writer:
             _cut(self._file, self._path, offset)
             rows = read(self._path)
             self._last = {row.get("phase", "rl"): int(row["step"]) for row in rows if "step" in row}
-            self._tensorboard = _tensorboard(self._path.parent, self._last.get("rl", -1) + 1) if tensorboard else None
+            self._kept, self._boards = dict(self._last), dict[str, Any]()
+            self._board = _tensorboard() if tensorboard else None
             self._wandb = _wandb(self._path.parent, redact_tree(config or {}, self._hidden)) if wandb else None
         except BaseException:
             self._file.close()
@@ -123,9 +130,9 @@ class Writer:
         """Append {"step", "phase", **values} and flush; returns the object written.
 
         values: finished numbers (`finalize`). Not-a-number and infinities become null and are counted in `sys/nonfinite`.
-        Raises ValueError when `step` does not follow the last one of its phase (rl | sft).
+        Raises ValueError when `step` does not follow the last one of its phase (sft | rl); evaluations may share one.
         """
-        if step <= self._last.get(phase, -1):
+        if step + (phase == "eval") <= self._last.get(phase, -1):
             raise ValueError(
                 f"{self._path}: {phase} step {step} after {self._last[phase]}: resume with offset= of the checkpoint"
             )
@@ -143,12 +150,21 @@ class Writer:
 
     def _mirror(self, row: dict[str, Any]) -> None:
         numbers = {name: value for name, value in row.items() if isinstance(value, int | float) and name != "step"}
-        if self._tensorboard is not None:
+        if self._board is not None:
+            board = self._board_of(row["phase"])
             for name, value in numbers.items():
-                self._tensorboard.add_scalar(name, value, row["step"])
-            self._tensorboard.flush()
+                board.add_scalar(name, value, row["step"])
+            board.flush()
         if self._wandb is not None:
             self._wandb.log({**numbers, f"step/{row['phase']}": row["step"]})
+
+    def _board_of(self, phase: str) -> Any:
+        """TensorBoard's writer of a phase. What a killed run wrote there after the last step that was kept is hidden."""
+        assert self._board is not None
+        if phase not in self._boards:
+            folder = self._path.parent / BOARDS / phase
+            self._boards[phase] = self._board(str(folder), purge_step=self._kept.get(phase, -1) + 1)
+        return self._boards[phase]
 
     def offset(self) -> int:
         """Bytes written so far, on disk: store it with the checkpoint of the step just written."""
@@ -156,18 +172,19 @@ class Writer:
         os.fsync(self._file.fileno())
         return self._file.seek(0, os.SEEK_END)
 
-    def close(self) -> None:
+    def close(self, failed: bool = False) -> None:
         self._file.close()
-        if self._tensorboard is not None:
-            self._tensorboard.close()
+        for board in self._boards.values():
+            board.close()
         if self._wandb is not None:
-            self._wandb.finish()
+            self._wandb.finish(exit_code=int(failed))
 
     def __enter__(self) -> Writer:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: Any, *_: object) -> None:
+        if kind is not KeyboardInterrupt:  # whoever is in such a hurry does not wait for an upload
+            self.close(failed=kind is not None)
 
 
 def _number(name: str, value: Any) -> float | int | None:
@@ -192,12 +209,12 @@ def _cut(file: Any, path: Path, offset: int | None) -> None:
     file.truncate(keep)
 
 
-def _tensorboard(workdir: Path, purge_step: int) -> Any:
+def _tensorboard() -> Callable[..., Any]:
     try:
         from tensorboardX import SummaryWriter
     except ImportError as error:
         raise ImportError("report.tensorboard=True needs the extra: pip install 'slca[tensorboard]'") from error
-    return SummaryWriter(str(workdir / "tensorboard"), purge_step=purge_step)  # steps after the checkpoint are hidden on resume
+    return SummaryWriter  # type: ignore[no-any-return]
 
 
 def _wandb(workdir: Path, config: Mapping[str, Any]) -> Any:
@@ -210,6 +227,6 @@ def _wandb(workdir: Path, config: Mapping[str, Any]) -> Any:
         known.write_text(wandb.util.generate_id(), encoding="utf-8")
     name = known.read_text(encoding="utf-8").strip()
     run = wandb.init(dir=str(workdir), id=name, resume="allow", name=workdir.name, config=dict(config))
-    for phase, glob in (("sft", "sft/*"), ("rl", "*")):
+    for phase, glob in (("sft", "sft/*"), ("eval", "eval/*"), ("rl", "*")):
         run.define_metric(glob, step_metric=f"step/{phase}")
     return run

@@ -38,14 +38,14 @@ def test_nothing_measured_is_left_out_and_a_number_is_refused_as_a_pair():
 
 def test_one_object_a_step_with_null_for_what_is_not_finite(tmp_path):
     with Writer(tmp_path) as writer:
-        writer.write(0, {"train/loss": 0.25, "train/kl": math.nan, "train/gap": math.inf})
+        writer.write(0, {"train/loss": 0.25, "train/kl/old": math.nan, "train/sampler_gap": math.inf})
         on_disk = (tmp_path / "metrics.jsonl").read_text()  # flushed before close
     assert json.loads(on_disk) == {
         "step": 0,
         "phase": "rl",
         "train/loss": 0.25,
-        "train/kl": None,
-        "train/gap": None,
+        "train/kl/old": None,
+        "train/sampler_gap": None,
         "sys/nonfinite": 2,
     }
     assert "NaN" not in on_disk
@@ -108,36 +108,83 @@ def test_a_missing_sink_says_what_to_install(tmp_path, monkeypatch, sink, packag
         Writer(tmp_path, **{sink: True})
 
 
-def test_tensorboard_sees_the_finite_numbers_and_purges_after_a_resume(tmp_path, monkeypatch):
-    seen = []
+def boards(monkeypatch):
+    """What TensorBoard's writers were told, in order: (phase, "open", purge step), (phase, name, value, step), (phase, "close")."""
+    told = []
 
     class SummaryWriter:
         def __init__(self, logdir, purge_step):
-            seen.append(("open", purge_step))
+            self.phase = logdir.rpartition("/tensorboard/")[2]
+            told.append((self.phase, "open", purge_step))
 
         def add_scalar(self, name, value, step):
-            seen.append((name, value, step))
+            told.append((self.phase, name, value, step))
 
         def flush(self): ...
-        def close(self): ...
+        def close(self):
+            told.append((self.phase, "close"))
 
     monkeypatch.setitem(sys.modules, "tensorboardX", types.SimpleNamespace(SummaryWriter=SummaryWriter))
+    return told
+
+
+def test_tensorboard_sees_the_finite_numbers(tmp_path, monkeypatch):
+    told = boards(monkeypatch)
     with Writer(tmp_path, tensorboard=True) as writer:
-        writer.write(7, {"train/loss": 0.5, "train/kl": math.nan})
-    with Writer(tmp_path, tensorboard=True):
-        pass
-    assert seen == [("open", 0), ("train/loss", 0.5, 7), ("sys/nonfinite", 1, 7), ("open", 8)]
+        writer.write(7, {"train/loss": 0.5, "train/kl/old": math.nan})
+    assert told == [("rl", "open", 0), ("rl", "train/loss", 0.5, 7), ("rl", "sys/nonfinite", 1, 7), ("rl", "close")]
 
 
-def test_wandb_gets_the_config_without_the_key(tmp_path, monkeypatch, config):
-    calls = {}
+def test_tensorboard_hides_of_each_phase_what_was_not_kept(tmp_path, monkeypatch):
+    """Cold start to step 50, evaluated; saved at RL step 2, killed at 3. What is resumed hides RL from step 3 on, no step of the cold
+    start, and evaluations after that of step 0."""
+    with Writer(tmp_path) as writer:
+        for step in (49, 50):
+            writer.write(step, {"sft/loss": 1.0}, phase="sft")
+        writer.write(0, {"eval/x/t0/summary": 0.5}, phase="eval")
+        for step in (1, 2):
+            writer.write(step, {"train/loss": 1.0})
+        saved = writer.offset()
+        writer.write(3, {"train/loss": 1.0})
+    told = boards(monkeypatch)
+    with Writer(tmp_path, offset=saved, tensorboard=True) as writer:
+        writer.write(3, {"train/loss": 1.0})
+        writer.write(3, {"eval/x/t0/summary": 0.75}, phase="eval")
+        writer.write(51, {"sft/loss": 1.0}, phase="sft")
+    assert [line for line in told if line[1] == "open"] == [("rl", "open", 3), ("eval", "open", 1), ("sft", "open", 51)]
+    told.clear()
+    with Writer(tmp_path, offset=0, tensorboard=True) as writer:  # starting over
+        writer.write(1, {"sft/loss": 1.0}, phase="sft")
+    assert told[0] == ("sft", "open", 0)
+
+
+def test_evaluations_have_a_row_each_and_may_share_a_step(tmp_path):
+    """The untrained policy and the one after the cold start are both at step 0; none may come before the last."""
+    with Writer(tmp_path) as writer:
+        for score in (0.0, 0.5):
+            writer.write(0, {"eval/x/t1/summary": score}, phase="eval")
+        writer.write(2, {"eval/x/t1/summary": 0.75}, phase="eval")
+        with pytest.raises(ValueError, match="eval step 1 after 2"):
+            writer.write(1, {"eval/x/t1/summary": 0.0}, phase="eval")
+    assert [(row["phase"], row["step"], row["eval/x/t1/summary"]) for row in read(tmp_path)] == [
+        ("eval", 0, 0.0), ("eval", 0, 0.5), ("eval", 2, 0.75),
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    """Weights & Biases, noting what it is told."""
+    calls = {"steps": {}}
 
     class Run:
-        def define_metric(self, *_, **__): ...
+        def define_metric(self, glob, step_metric):
+            calls["steps"][glob] = step_metric
+
         def log(self, row):
             calls["row"] = row
 
-        def finish(self): ...
+        def finish(self, exit_code):
+            calls["finished"] = exit_code
 
     def init(**kwargs):
         calls.update(kwargs)
@@ -145,10 +192,28 @@ def test_wandb_gets_the_config_without_the_key(tmp_path, monkeypatch, config):
 
     module = types.SimpleNamespace(init=init, util=types.SimpleNamespace(generate_id=lambda: "abc123"))
     monkeypatch.setitem(sys.modules, "wandb", module)
+    return calls
+
+
+def test_wandb_gets_the_config_without_the_key(tmp_path, monkeypatch, config, wandb):
     monkeypatch.setenv("SLCA_JUDGE_KEY", "canary-31337-key")
     config.reward.judge_url = "http://judge/?key=canary-31337-key"
     with Writer(tmp_path, wandb=True, config=config) as writer:
         writer.write(3, {"train/loss": 0.5})
-    assert calls["row"] == {"train/loss": 0.5, "step/rl": 3}
-    assert calls["id"] == "abc123" and calls["config"]["run"]["seed"] == 0
-    assert "canary" not in str(calls)
+        assert wandb["row"] == {"train/loss": 0.5, "step/rl": 3}
+        writer.write(3, {"eval/x/t0/summary": 0.25}, phase="eval")
+    assert wandb["row"] == {"eval/x/t0/summary": 0.25, "step/eval": 3}
+    assert wandb["steps"] == {"sft/*": "step/sft", "eval/*": "step/eval", "*": "step/rl"}
+    assert wandb["id"] == "abc123" and wandb["config"]["run"]["seed"] == 0
+    assert "canary" not in str(wandb)
+
+
+@pytest.mark.parametrize(("fault", "code"), [(None, 0), (RuntimeError, 1), (KeyboardInterrupt, None)])
+def test_wandb_learns_how_a_run_ended_and_whoever_presses_ctrl_c_does_not_wait(tmp_path, wandb, fault, code):
+    try:
+        with Writer(tmp_path, wandb=True):
+            if fault:
+                raise fault
+    except (RuntimeError, KeyboardInterrupt):
+        pass
+    assert wandb.get("finished") == code

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -15,7 +14,7 @@ from slca.report.plots import STYLES, Line
 Rows = Sequence[Mapping[str, Any]]
 LEVEL = 0.95  # of the intervals over seeds
 
-PROCESS = ("process", "format", "name", "name_f1", "key", "value", "parallel", "argmatch", "arg_match")
+PROCESS = ("process", "format", "name", "key", "value", "parallel", "argmatch")
 SUMMARY = ("summary", "faithful", "complete", "concise")
 EVALUATED = ("success@0.9", "summary")
 CALLS = ("turns", "tool_turns", "calls", "gold", "matched", "surplus", "missing", "omitted")
@@ -31,18 +30,19 @@ class Plot:
     note: str = ""
 
 
-MAIN_CHANNELS = ("tool", "summary", "total", "process", "solved", "success")
+MAIN_CHANNELS = ("tool", "summary", "total", "solved", "success")
 
 # The first plot whose pattern fits takes a metric. Between them they show what users of such trainers look for on day one: rewards
 # and their spread, advantages and tokens by segment, policy and sampler drift, how episodes went, the simulated world, speed.
 PLOTS = (
+    *(Plot(f"Evaluation: {metric}", (f"eval/*/{metric}",), note="held-out tasks; step 0 is before RL") for metric in EVALUATED),
     Plot(
         "Unscored rollouts", ("rollout/reward/*unscored", "rollout/unscored"), note="share; they have no score, which is not 0"
     ),
     Plot("Reward by channel", tuple(f"rollout/reward/{name}" for name in MAIN_CHANNELS)),
     Plot("Other reward channels", ("rollout/reward/*",)),
     Plot("Spread of rewards inside groups", ("rollout/reward_std/*",), note="standard deviation, mean over groups"),
-    Plot("Groups without spread by channel", ("*dead_groups*", "*zero_variance*"), note="share of groups: they teach nothing"),
+    Plot("Groups without spread by channel", ("*zero_variance*",), note="share of groups: they teach nothing"),
     Plot("Success", ("rollout/success*", "rollout/solved"), note="share of rollouts whose score reaches the threshold"),
     Plot("Process components", tuple(f"rollout/{name}" for name in PROCESS)),
     Plot("Summary score", tuple(f"rollout/{name}" for name in SUMMARY)),
@@ -51,29 +51,28 @@ PLOTS = (
     Plot(
         "Tokens by segment", ("rollout/token_share/*", "rollout/credit/presence/*"), note="share of sampled tokens; of rollouts"
     ),
-    Plot("Sign conflict and contamination", ("*sign_conflict*", "*kappa*", "*contamination*", "*leak*", "*corr*")),
+    Plot("Sign conflict and contamination", ("*sign_conflict*", "*kappa*", "*leak*", "*correlation*")),
     Plot("Loss", ("train/*loss*",)),
     Plot("Entropy", ("*/entropy*",), note="nats a token"),
     Plot("KL", ("*/kl*",), note="nats a token"),
     Plot("Clip fraction", ("*/*clip*",), note="share of trained tokens"),
     Plot("Gradient norm", ("*/grad_norm*",)),
     Plot("Gradient by segment", ("train/gradient/*",), note="norms of the tool and the summary gradient, and their cosine"),
-    Plot("Learning rate", ("*/lr",)),
-    Plot("Gap between sampler and trainer", ("*/*gap*", "*/*mismatch*"), note="|log-prob difference|, nats"),
+    Plot("Gap between sampler and trainer", ("*/*gap*",), note="|log-prob difference|, nats"),
     Plot("Ratio", ("train/ratio*", "train/*correction*")),
     Plot("Effective sample size", ("*/ess*",), note="share of tokens left after weighting by trainer over sampler"),
     Plot("Lengths", ("rollout/length/*",), note="tokens a rollout, by who wrote them"),
-    Plot("Tokens by writer and segment", ("rollout/tokens*", "rollout/*_tokens"), note="a rollout"),
+    Plot("Tokens by writer and segment", ("rollout/tokens*",), note="a rollout"),
     Plot("Turns and calls", tuple(f"rollout/{name}" for name in CALLS), note="per rollout"),
     Plot("End reasons", ("rollout/end/*", "rollout/answered"), note="share of rollouts"),
     Plot(
         "Cut, forged, repeated", ("rollout/truncated", "rollout/forged", "rollout/duplicates"), note="share of rollouts; calls"
     ),
-    Plot("Call errors", ("rollout/error*", "rollout/call_errors"), note="per rollout"),
+    Plot("Call errors", ("rollout/error*",), note="per rollout"),
     Plot("Tool results", ("rollout/status/*",), note="per rollout"),
-    Plot("Cold start", ("sft/*loss*", "sft/*accuracy*")),
-    Plot("Evaluation", ("eval/*",), each=True),
-    Plot("Latency of simulator and judge", ("time/simulate*", "time/judge*"), note="seconds a call"),
+    Plot("Cold start", ("sft/*loss*",)),
+    Plot("Other evaluation scores", ("eval/*",), each=True),
+    Plot("Latency of the simulator", ("time/simulate*",), note="seconds a call"),
     Plot("Simulator", ("sgls/*",), each=True),
     Plot("Judge", ("judge/*",), note="requests a step by outcome"),
     Plot("Cost of a solved rollout", ("rollout/cost/*",), note="calls, tokens of the simulator, declared prices"),
@@ -83,7 +82,7 @@ PLOTS = (
     Plot(
         "Use of the hardware", ("sys/mfu", "engine/occupancy", "*/padding*"), note="share: arithmetic, slots at work, padding"
     ),
-    Plot("Memory", ("*/*rss*", "sys/*bytes*", "sys/*memory*", "sys/hbm*"), note="bytes"),
+    Plot("Memory", ("*/*rss*", "sys/hbm*"), note="bytes"),
     Plot("Compilations", ("sys/compiles*",), note="programs since the start; flat after the first step"),
     Plot("Other", ("*",), each=True),
 )
@@ -129,29 +128,6 @@ def run_plots(rows: Rows) -> list[tuple[str, str, list[Line]]]:
             label = f"{title} ({k + 1} of {len(parts)})" if len(parts) > 1 else title
             lines = [Line(_label(name, names), *found[name]) for name in (part + idle if k == 0 else part)]
             plots.append((label, note, lines))
-    return plots
-
-
-def result_plots(results: Rows, last_step: int) -> list[tuple[str, str, list[Line]]]:
-    """Evaluations during the run, from the rows of `results.json` named "RL step <n>": one plot a metric of `EVALUATED`.
-
-    A line is a (split, temperature). What came before the first of them is step 0, what came after the last is `last_step`.
-    """
-    points: dict[tuple[str, str], dict[float, Mapping[str, Any]]] = {}
-    for row in results:
-        step = re.fullmatch(r"RL step (\d+)", str(row["name"]))
-        line = points.setdefault((str(row["split"]), f"T={row['temperature']:g}"), {})
-        line[float(step[1]) if step else float(last_step) if any(line) else 0.0] = row["metrics"]
-    if not any(any(line) for line in points.values()):
-        return []
-    plots = []
-    for metric in EVALUATED:
-        lines = [
-            Line(" ".join(key), np.array(sorted(line)), np.array([line[x].get(metric, np.nan) for x in sorted(line)], float))
-            for key, line in points.items()
-        ]
-        if any(np.isfinite(line.y).any() for line in lines):
-            plots.append((f"Evaluation: {metric}", "held-out tasks", lines))
     return plots
 
 

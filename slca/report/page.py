@@ -14,7 +14,7 @@ import numpy as np
 
 from slca.files import whole
 from slca.report import episodes, metrics, viewer
-from slca.report.curves import compare_plots, interval, result_plots, run_plots
+from slca.report.curves import EVALUATED, compare_plots, interval, run_plots
 from slca.report.plots import figure
 from slca.report.progress import duration
 from slca.report.redact import redact, redact_tree, secrets
@@ -22,7 +22,7 @@ from slca.report.redact import redact, redact_tree, secrets
 FILE = "report.html"
 RESULTS = "results.json"  # {"rows": [{"name", "split", "temperature", "metrics": {name: number}}]}
 CONFIG = "config.json"
-HEADLINE = ("success@0.9", "name", "name_f1", "argmatch", "arg_match", "process", "summary", "tool_turns")
+HEADLINE = ("success@0.9", "name", "argmatch", "process", "summary", "tool_turns")
 SHOWN = (
     "credit.algorithm",
     "model.source",
@@ -73,11 +73,10 @@ def _single(folder: Path, problems: list[str]) -> str:
     rows = _guard(lambda: metrics.read(folder), [], problems)
     results = _read_json(folder / RESULTS, problems)
     config = _read_json(folder / CONFIG, problems)
-    evaluations = _guard(lambda: result_plots(results.get("rows", ()), _last_step(rows)), [], problems)
     parts = [
         _guard(lambda: results_table({folder.name: [results]}), "", problems),
         _summary(rows),
-        _curves([*evaluations, *run_plots(rows)]),
+        _curves(run_plots(_drawn(rows))),
     ]
     stored = episodes.latest(folder)
     if stored is not None:
@@ -98,7 +97,7 @@ def _comparison(folders: Sequence[Path], problems: list[str]) -> str:
     tables = _guard(
         lambda: results_table({labels[name]: [results[k] for k in members] for name, members in groups.items()}), "", problems
     )
-    curves = compare_plots({name: [rows[k] for k in members] for name, members in groups.items()})
+    curves = compare_plots({name: [_drawn(rows[k]) for k in members] for name, members in groups.items()})
     return tables + _curves(curves) + _differences(names, configs)
 
 
@@ -162,6 +161,15 @@ def _cell(values: Sequence[float], start: Sequence[float]) -> str:
     text = f"{centre:.3f}" if abs(centre) < 10 else f"{centre:.1f}"
     text += f" ± {half:.3f}" if np.isfinite(half) else ""
     return f"{text} <small>{centre - float(np.nanmean(start)):+.3f}</small>" if np.isfinite(start).any() else text
+
+
+def _drawn(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows without the many scores of an evaluation that the tables show and no figure needs."""
+
+    def drawn(name: str) -> bool:
+        return not name.startswith("eval/") or name.rpartition("/")[2] in EVALUATED
+
+    return [{name: value for name, value in row.items() if drawn(name)} for row in rows]
 
 
 def _last_step(rows: Sequence[Mapping[str, Any]]) -> int:

@@ -7,34 +7,35 @@ from slca.report.curves import assign, compare_plots, over_seeds, run_plots, ser
 
 def test_every_name_is_in_exactly_one_plot_and_none_is_lost():
     names = [
-        "rollout/reward/process", "rollout/success@0.9", "rollout/end/answered", "train/kl", "train/gap_max", "train/clip_low",
-        "eval/heldout_tasks/t0.0/name_f1", "eval/heldout_tools/t0.0/name_f1", "time/rollout", "time/duration", "sys/rss", "rollout/name", "rollout/tokens/tool",
+        "rollout/reward/tool", "rollout/success@0.9", "rollout/end/answered", "train/clip_low", "eval/heldout_tasks/t0/summary",
+        "eval/heldout_tools/t0/summary", "eval/heldout_tools/t0/name", "time/rollout", "time/duration", "sys/rss", "rollout/name", "rollout/tokens/tool",
         "train/kl/old", "train/sampler_gap", "train/ratio", "sgls/cache/hit", "mine/new",
     ]  # fmt: skip
     plots = assign(names)
     assert sorted(name for _, _, members in plots for name in members) == sorted(names)
     titles = {name: title for title, _, members in plots for name in members}
-    assert titles["rollout/reward/process"] == "Reward by channel" and titles["time/duration"] == "Time per phase"
-    assert titles["eval/heldout_tasks/t0.0/name_f1"] == "Evaluation: eval/heldout_tasks/t0.0"
+    assert titles["rollout/reward/tool"] == "Reward by channel" and titles["time/duration"] == "Time per phase"
+    assert titles["eval/heldout_tasks/t0/summary"] == titles["eval/heldout_tools/t0/summary"] == "Evaluation: summary"
+    assert titles["eval/heldout_tools/t0/name"] == "Other evaluation scores: eval/heldout_tools/t0"
     assert titles["mine/new"] == "Other: mine"
 
 
 def test_null_is_a_gap_and_the_cold_start_has_its_own_steps():
     rows = [
         {"step": 7, "phase": "sft", "sft/loss": 2.0, "time/step": 1.0},
-        {"step": 0, "phase": "rl", "train/kl": None, "time/step": 3.0, "name": "text is no metric"},
-        {"step": 1, "phase": "rl", "train/kl": 0.5},
+        {"step": 0, "phase": "rl", "train/kl/old": None, "time/step": 3.0, "name": "text is no metric"},
+        {"step": 1, "phase": "rl", "train/kl/old": 0.5},
     ]
     found = series(rows)
-    assert sorted(found) == ["sft/loss", "sft/time/step", "time/step", "train/kl"]
+    assert sorted(found) == ["sft/loss", "sft/time/step", "time/step", "train/kl/old"]
     assert found["sft/loss"][0].tolist() == [7.0]
-    assert np.array_equal(found["train/kl"][1], [np.nan, 0.5], equal_nan=True)
+    assert np.array_equal(found["train/kl/old"][1], [np.nan, 0.5], equal_nan=True)
 
 
 def test_lines_drop_what_their_names_share():
-    rows = [{"step": 0, "rollout/reward/process": 1.0, "rollout/reward/summary": 0.5}]
+    rows = [{"step": 0, "rollout/reward/tool": 1.0, "rollout/reward/summary": 0.5}]
     ((title, _, lines),) = run_plots(rows)
-    assert title == "Reward by channel" and [line.name for line in lines] == ["process", "summary"]
+    assert title == "Reward by channel" and [line.name for line in lines] == ["summary", "tool"]
 
 
 def test_seeds_give_the_mean_and_students_interval():
@@ -51,11 +52,11 @@ def test_a_step_that_one_seed_lacks_is_the_mean_of_the_others():
 
 
 def test_a_comparison_has_one_plot_a_metric_and_one_line_a_group():
-    rows = [{"step": 0, "train/loss": 1.0, "train/kl": 2.0}]
+    rows = [{"step": 0, "train/loss": 1.0, "train/kl/old": 2.0}]
     plots = compare_plots({"slca": [rows, rows], "grpo": [[{"step": 0, "train/loss": 3.0}]]})
     assert {title: [line.name for line in lines] for title, _, lines in plots} == {
         "train/loss": ["slca (n=2)", "grpo"],
-        "train/kl": ["slca (n=2)"],
+        "train/kl/old": ["slca (n=2)"],
     }
 
 
@@ -74,7 +75,7 @@ def test_the_plots_of_the_first_day_have_a_place_of_their_own():
         "train/gradient/tool": "Gradient by segment", "train/sampler_gap_max": "Gap between sampler and trainer", "train/ratio_sampler_max": "Ratio",
         "train/ess": "Effective sample size", "rollout/length/policy": "Lengths", "rollout/end/truncated": "End reasons", "rollout/forged": "Cut, forged, repeated",
         "rollout/duplicates": "Cut, forged, repeated", "rollout/error/unknown_tool": "Call errors", "rollout/status/ok": "Tool results",
-        "time/simulate_p95": "Latency of simulator and judge", "sgls/cache_hit_rate": "Simulator: sgls", "judge/unreadable": "Judge",
+        "time/simulate_p95": "Latency of the simulator", "sgls/cache_hit_rate": "Simulator: sgls", "judge/unreadable": "Judge",
         "rollout/cost/tokens_per_solved": "Cost of a solved rollout", "sys/tokens_sampled": "Throughput", "sys/rss_max": "Memory", "sys/hbm_max": "Memory",
         "sys/compiles_all": "Compilations", "train/padding": "Use of the hardware", "train/clip_high": "Clip fraction", "train/kl/reference": "KL",
     }  # fmt: skip

@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from slca.report.__main__ import main
-from slca.report.curves import result_plots
 from slca.report.episodes import episode_file, save_episodes
 from slca.report.metrics import Writer
 from slca.report.page import results_table, write_report
@@ -22,7 +21,7 @@ def row(name, value, split="heldout_tasks", temperature=1.0):
 def run(folder, seed=0, algorithm="slca", values=(0.1, 0.4, 0.6), episodes=False):
     with Writer(folder) as writer:
         for step in range(4):
-            writer.write(step, {"rollout/reward/process": 0.1 * step + 0.01 * seed, "time/step": 30.0})
+            writer.write(step, {"rollout/reward/tool": 0.1 * step + 0.01 * seed, "time/step": 30.0})
     (folder / "config.json").write_text(json.dumps({"run": {"seed": seed}, "credit": {"algorithm": algorithm}}))
     rows = [row(name, value) for name, value in zip(("untrained", "after SFT", "after RL"), values)]
     (folder / "results.json").write_text(json.dumps({"rows": rows}))
@@ -97,12 +96,11 @@ def test_other_metrics_fold_away_and_evaluations_of_the_run_are_curves(tmp_path)
     html = results_table({"a": [{"rows": rows}]})
     assert "RL step" not in html and "<details>" in html and html.index("end/answered") > html.index("<details>")
     with Writer(tmp_path) as writer:
-        writer.write(20, {"train/loss": 1.0})
-    (tmp_path / "results.json").write_text(json.dumps({"rows": rows}))
-    assert "Evaluation: success@0.9" in write_report(tmp_path).read_text()
-    ((_, _, (line,)),) = result_plots(rows, 20)
-    assert (line.name, line.x.tolist(), line.y.tolist()) == ("heldout_tasks T=1", [0, 10, 20], [0.2, 0.5, 0.6])
-    assert result_plots([rows[0], rows[2]], 20) == []
+        for step, value in ((0, 0.2), (10, 0.5), (20, 0.6)):
+            scores = {"eval/heldout_tasks/t1/success@0.9": value, "eval/heldout_tasks/t1/end/answered": 0.9}
+            writer.write(step, scores, phase="eval")
+    page = write_report(tmp_path).read_text()
+    assert "Evaluation: success@0.9" in page and "Other evaluation scores" not in page  # those are in the table
 
 
 def test_a_metric_that_a_stage_lacks_is_a_dash():

@@ -17,12 +17,15 @@ from typing import Any
 
 import numpy as np
 
+from slca.credit.algorithms import algorithm
+from slca.credit.segments import segments as segmenter
 from slca.files import whole
 from slca.report.redact import MASK, redact_tree
 from slca.types import Block, CallError, Episode, Observation, Parsed, Rollouts, Segment, Task, ToolCall
 
 FORMAT = 1
 FOLDER = "episodes"
+SHOWN_ALGORITHMS = ("slca", "grpo", "toolpo", "rltr")  # credits stored beside the trained one, for the viewer
 HIDDEN_ID = -1  # stands for a token whose text was a secret
 _TOKEN_ARRAYS = {"tokens": np.int32, "writer": np.int8, "turn": np.int16, "logprob": np.float32}
 
@@ -59,8 +62,6 @@ def collect(
     Raises ValueError when a part speaks of another number of episodes.
     """
     if segments is None:
-        from slca.credit.segments import segments as segmenter
-
         segments = [segmenter(episode) for episode in episodes]
     parts = {"rollouts": rollouts.kind, "segments": segments, **credits, **(series or {})}
     for name, part in parts.items():
@@ -125,6 +126,24 @@ def save_episodes(
             for record in _records(stored, hidden):
                 file.write(json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n")
     return path
+
+
+def save_step(
+    workdir: str | os.PathLike[str],
+    step: int,
+    episodes: Sequence[Episode],
+    rollouts: Rollouts,
+    credits: Mapping[str, Any],
+    decode: Callable[[list[int]], str],
+    config: Any,
+    **parts: Any,
+) -> Path:
+    """`save_episodes` of a training step, its segments by the config's segmenter, as in `rollouts`. credits: algorithm -> [N, S] of the
+    trained one; beside it goes what each of `SHOWN_ALGORITHMS` would have given: the leak made visible in the viewer."""
+    others = {name: algorithm(name, config.credit).credit(rollouts) for name in SHOWN_ALGORITHMS if name not in credits}
+    spans = [segmenter(episode, config.credit.segmenter) for episode in episodes]
+    path = episode_file(workdir, step)
+    return save_episodes(path, episodes, rollouts, {**credits, **others}, decode, segments=spans, step=step, **parts)
 
 
 def episode_file(workdir: str | os.PathLike[str], step: int) -> Path:

@@ -8,9 +8,18 @@ import numpy as np
 import pytest
 
 from slca.credit.algorithms import algorithm
-from slca.report.episodes import collect, episode_file, latest, load_episodes, piece_table, save_episodes, token_texts
+from slca.report.episodes import (
+    collect,
+    episode_file,
+    latest,
+    load_episodes,
+    piece_table,
+    save_episodes,
+    save_step,
+    token_texts,
+)
 from slca.rewards.annotate import annotate
-from slca.types import TOOL
+from slca.types import ABSENT, SUMMARY, TOOL
 from tests.report.synthetic import batch
 
 
@@ -110,3 +119,19 @@ def test_a_stored_batch_shows_the_segment_lock(tmp_path, config):
         record = algorithm(name, config.credit)
         assert np.array_equal(record.credit(stored.rollouts), stored.credits[name])  # the file holds every digit
         assert np.array_equal(record.credit(changed)[tool], stored.credits[name][tool]) == locked
+
+
+@pytest.mark.parametrize(("segmenter", "kind"), [("content", TOOL), ("position", SUMMARY)])
+def test_a_training_step_is_stored_with_the_segments_that_it_was_trained_by(tmp_path, config, segmenter, kind):
+    """A rollout cut off on its only call: a tool segment by content, the summary by position. File, rows and credits agree."""
+    config.credit.segmenter = segmenter
+    episodes, _, _, words, _ = batch(groups=2)
+    rollouts = annotate(episodes, config)
+    credit = algorithm("toolpo", config.credit).credit(rollouts)
+    path = save_step(tmp_path, 3, episodes, rollouts, {"toolpo": credit}, words.decode, config)
+    stored = load_episodes(path)
+    assert path == episode_file(tmp_path, 3) and stored.step == 3
+    assert [s.kind for s in stored.segments[3]] == [kind]
+    for row, segments in zip(stored.rollouts.kind, stored.segments, strict=True):
+        assert row[row != ABSENT].tolist() == [s.kind for s in segments]
+    assert list(stored.credits) == ["toolpo", "slca", "grpo", "rltr"] and np.array_equal(stored.credits["toolpo"], credit)

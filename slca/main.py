@@ -66,7 +66,7 @@ def use_huge_pages() -> None:
 def watched() -> bool:
     """Whether a debugger, a profiler or a coverage tool looks at this process."""
     monitoring: Any = getattr(sys, "monitoring", None)  # where Python 3.12 and newer have theirs: six places
-    return bool(sys.gettrace() or sys.getprofile() or monitoring and any(map(monitoring.get_tool, range(6))))
+    return bool(sys.gettrace() or sys.getprofile() or (monitoring and any(map(monitoring.get_tool, range(6)))))
 
 
 def main(argv: list[str]) -> int:

@@ -110,9 +110,10 @@ def test_a_process_that_is_watched_stays_as_it_is(restarts, tool):
 def test_a_breakpoint_is_hit():
     lines, first = inspect.getsourcelines(slca.main.main)
     line = first + next(k for k, text in enumerate(lines) if "CONFIG.value is None" in text)
-    command = [sys.executable, "-m", "pdb", "-c", f"b {slca.main.__file__}:{line}", "-c", "c", "-c", "p 41 + len(argv)", "-c", "q"]
+    told = [word for say in (f"b {slca.main.__file__}:{line}", "c", "p 41 + len(argv)", "q") for word in ("-c", say)]
     environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
     done = subprocess.run(
-        [*command, "-m", "slca.main"], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
-    )
+        [sys.executable, "-m", "pdb", *told, "-m", "slca.main"],
+        env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
     assert done.stdout.split()[-1] == "42", done.stdout + done.stderr  # argv is the function's own

@@ -1,4 +1,4 @@
-"""Evaluations of a run: before it, between its phases, in the middle of RL and after it."""
+"""Evaluations of a run: before it, between its phases, in the middle of RL and after it; what they say in metrics and in checkpoints."""
 
 from __future__ import annotations
 
@@ -41,6 +41,20 @@ def run_stage(name: str, params: Any, config: Any, parts: Parts, phase: Any, hee
                 metrics.get("summary", float("nan")), len(tasks), time.monotonic() - began,
             )  # fmt: skip
     return rows
+
+
+def named_scores(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """The rows of an evaluation as metrics: eval/<split>/t<temperature>/<metric>."""
+    return {
+        f"eval/{row['split']}/t{row['temperature']:g}/{name}": value for row in rows for name, value in row["metrics"].items()
+    }
+
+
+def score(rows: list[dict[str, Any]]) -> float | None:
+    """By what the best checkpoint is the best: success@0.9 on the first split of its own evaluation, at the highest temperature there
+    (sampled, where that is among them). None without an evaluation: parameters that nobody tried are no candidate."""
+    first = [row for row in rows if row["split"] == rows[0]["split"]]
+    return max(first, key=lambda row: row["temperature"])["metrics"].get("success@0.9") if first else None
 
 
 def _heeding(progress: Callable[[int, int], None], heed: Callable[[], None]) -> Callable[[int, int], None]:

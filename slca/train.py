@@ -1,7 +1,7 @@
 """The run: cold start, then rollout -> reward -> credit -> update, with evaluations, checkpoints and a report.
 
-A run goes through two phases, `sft` and `rl`, and is `done`. Its position is a handful of numbers (`Position`), saved with
-the parameters; everything else is a function of the config, so a run that was killed continues with the same numbers.
+A run goes through two phases, `sft` and `rl` (either may have no steps), and ends. Its position is a handful of numbers
+(`Position`), saved with the parameters; everything else is a function of the config, so a run that was killed continues with the same numbers.
 With several processes every one runs all of this; process 0 alone writes files, checkpoints (Orbax) apart.
 """
 
@@ -18,22 +18,21 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from slca import processes
 from slca.assemble import assemble, initial_params, own_parts
 from slca.checkpoint import Checkpoints
-from slca.credit.algorithms import algorithm
 from slca.credit.record import Algorithm
-from slca.learn.sharding import put_whole, row_shards, settled
-from slca.learn.update import init_state, make_sft_update
-from slca.phases import Position, phase_like, phase_optimizer, phase_placement, reference_needed
+from slca.learn.sharding import put_whole, row_shards
+from slca.learn.update import make_sft_update
+from slca.phases import Position, phase_like, phase_optimizer, phase_placement, phase_state, phase_tasks
 from slca.policy import lora
 from slca.pulse import Pulse
-from slca.reinforce import Outcome, is_stored, make_step, named, update_shapes
+from slca.reference import keep_reference, load_reference
+from slca.reinforce import is_stored, make_step, named, update_shapes
 from slca.report import system
 from slca.report.console import log_through, print_table
-from slca.report.episodes import episode_file, save_episodes
+from slca.report.episodes import save_step
 from slca.report.metrics import Writer, finalize
 from slca.report.page import write_report
 from slca.report.progress import Progress
@@ -41,17 +40,14 @@ from slca.report.redact import secrets
 from slca.restore import check_base
 from slca.rollout.warm import compile_all
 from slca.sft import demonstrations
-from slca.stages import run_stage
+from slca.stages import named_scores, run_stage, score
 from slca.start import agreed, announce, count_parameters, prepare, told
 from slca.stop import Stop, Stopped
-from slca.tasks.datasets import stream
-from slca.types import TrainState
 from slca.validate import ConfigError
 from slca.workdir import Silent, check_resume, check_workdir, lock, write_json
 
 log = logging.getLogger("slca")
 
-SHOWN_ALGORITHMS = ("slca", "grpo", "toolpo", "rltr")  # credits stored beside the trained one, for the viewer
 SFT_LINES = 20  # cold-start steps a line of output
 
 
@@ -76,15 +72,17 @@ def run(config: Any, workdir: str | os.PathLike[str], *, resume: bool | None = N
         pulse = Pulse(progress, workdir, config.run.watchdog_seconds, index=processes.index(), count=processes.count())
         pulse.watch(system.compiles)
         closing.enter_context(pulse)
+        stop = closing.enter_context(Stop())
         with agreed(), pulse.phase("start"):
             try:
                 checkpoints = Checkpoints(workdir, keep=config.checkpoint.keep)
-                trainer = Trainer(config, workdir, checkpoints, stored, record, pulse)
+                trainer = Trainer(config, workdir, checkpoints, stored, record, pulse, stop)
             except (ImportError, OSError, sqlite3.Error) as error:
                 raise ConfigError(f"{type(error).__name__}: {error}") from error
             except (ValueError, RuntimeError) as error:  # their messages name what is at fault
                 raise ConfigError(str(error)) from error
         closing.enter_context(checkpoints)
+        closing.enter_context(trainer.writer)
         if processes.index() == 0:
             write_json(workdir / "config.json", stored)
         return told(pulse, trainer.run)
@@ -94,15 +92,18 @@ class Trainer:
     """One run in one process: the parts, the state, and the two loops over them."""
 
     def __init__(
-        self, config: Any, workdir: Path, checkpoints: Checkpoints, stored: dict[str, Any], record: Algorithm | None, pulse: Pulse
+        self, config: Any, workdir: Path, checkpoints: Checkpoints, stored: dict[str, Any], record: Algorithm | None, pulse: Pulse,
+        stop: Stop,
     ):  # fmt: skip
         self.config, self.workdir, self.checkpoints, self.stored, self.pulse = config, workdir, checkpoints, stored, pulse
-        self.stop = Stop()
+        self.stop = stop
         self.parts = assemble(config, record)
         self.own, self.fetch = own_parts(self.parts)
         self.hidden = secrets(stored)
         self.position = Position()
         self.state: Any = None  # a TrainState once the run has begun
+        self.tasks: Any = None  # the stream of the phase, once it has been opened
+        self.scored: list[dict[str, Any]] = []  # the evaluation of the parameters as they are now, [] = there was none
         self.saved = -1
         self.parameters = count_parameters(self.parts)
         offset = self._restore()
@@ -132,6 +133,9 @@ class Trainer:
             check_base(self.workdir, found.extra, lora.frozen(whole))
             self.state = self.state._replace(params=lora.joined(whole, self.state.params))
         self.saved = self.position.number = found.step
+        self.position.extend(self.config)
+        if self.position.phase in ("sft", "rl"):
+            self.tasks = phase_tasks(self.config, self.position)  # here other tasks are refused before anything is compiled
         log.info("continuing %s at %s step %d", self.workdir, self.position.phase, self.position.step)
         return found.metrics_offset
 
@@ -144,29 +148,22 @@ class Trainer:
             base = {"base": int(lora.checksum(lora.frozen(self.state.params)))} if self.parts.model.lora else None
             self.checkpoints.save(
                 self.position.number, self.state, asdict(self.position), self.stored, metrics_offset=self.writer.offset(),
-                score=self._score(), extra=base,
+                score=score(self.scored), extra=base,
             )  # fmt: skip
         self.saved = self.position.number
         system.trim()
 
     def _enter(self, phase: str) -> None:
         """Change the phase and save."""
-        step = self.position.step if phase == "done" else 0
-        tasks = self.position.stream if phase == "done" else {}
-        self.position = Position(phase, step, self.position.number + 1, tasks, self.position.results)
+        step, stream = (0, {}) if phase == "rl" else (self.position.step, self.position.stream)
+        self.position = Position(phase, step, self.position.number + 1, stream, self.position.results)
+        self.tasks = None
         self._save()
-
-    def _score(self) -> float | None:
-        """What `best` means: sampled success on the first split of the newest evaluation."""
-        rows = [row for row in self.position.results if row["split"] == self.config.eval.splits[0]]
-        return rows[-1]["metrics"].get("success@0.9") if rows else None
 
     # ---- the run
 
     def run(self) -> int:
-        if self.position.phase == "done" and self.position.step < self.config.train.steps:
-            self._extend()
-        if self.position.phase == "done":
+        if self.position.ended(self.config):
             log.info("%s is finished", self.workdir)
             return self._finish()
         announce(self.config, self.parts, self.parameters)
@@ -177,33 +174,24 @@ class Trainer:
                 self._start()
             if self.position.phase == "sft":
                 self._sft()
-                self._stage("after SFT")
-                self._begin_rl()
-            self._rl()
-            self._stage("after RL")
+            if self.position.phase != "rl" and self.config.train.steps:
+                self._begin_rl(self.state.params)
+            if self.position.phase == "rl":
+                self._rl()
         except Stopped:
             return self._leave()
-        self._enter("done")
         self._wait()
         return self._finish()
-
-    def _extend(self) -> None:
-        """A finished run whose config now asks for more RL steps goes on from its end."""
-        for row in self.position.results:
-            if row["name"] == "after RL":
-                row["name"] = f"RL step {self.position.step}"
-        self.position.phase = "rl"
 
     def _start(self) -> None:
         with self.pulse.phase("load"):
             params = initial_params(self.config, self.parts)
         self._compile(params)
         self._stage("untrained", params)
-        phase = "sft" if self.config.sft.steps else "rl"
-        self.position.phase = phase
-        self.state = self._fresh(params, phase)
-        if phase == "rl":
-            self._begin_rl()
+        if self.config.sft.steps or not self.config.train.steps:
+            self.state = phase_state(self.config, self.parts, "sft", params)
+        else:
+            self._begin_rl(params)
 
     def _compile(self, params: Any) -> None:
         """Every program of the sampler, before the first rollout or evaluation waits for one; those of the update follow in RL's first step."""
@@ -213,22 +201,10 @@ class Trainer:
         system.trim()
         self._heed_all()
 
-    def _fresh(self, params: Any, phase: str) -> TrainState:
-        """The TrainState that a phase starts with; it holds `params` themselves."""
-        seed, tx = self.config.run.seed, phase_optimizer(self.config, self.parts.model, phase)
-        places = phase_placement(self.config, self.parts, phase)
-        if places is None:
-            return settled(init_state(params, tx, jax.random.key(seed)))
-        opt_state = jax.jit(tx.init, out_shardings=places.opt_state)(lora.trainable(params))
-        rest = jax.jit(lambda: (jnp.zeros((), jnp.int32), jax.random.key(seed)), out_shardings=(places.step, places.key))
-        return TrainState(params, opt_state, *rest())
-
-    def _begin_rl(self) -> None:
-        """Turn the state into RL's: same parameters, new optimizer, a new task stream; keep the reference policy."""
-        self.state = self._fresh(self.state.params, "rl")
-        if reference_needed(self.config):
-            with Checkpoints(self.workdir / "reference", keep=1) as reference:
-                reference.save(0, self.state, {}, self.stored)
+    def _begin_rl(self, params: Any) -> None:
+        """The state that RL starts with: these parameters, a new optimizer, a new task stream; keep the reference policy."""
+        self.state = phase_state(self.config, self.parts, "rl", params)
+        keep_reference(self.workdir, self.config, self.state, self.stored)
         self._enter("rl")
 
     def _leave(self) -> int:
@@ -245,12 +221,16 @@ class Trainer:
     def _finish(self) -> int:
         if processes.index():
             return 0
-        write_json(self.workdir / "results.json", {"rows": self.position.results})
-        report = write_report(self.workdir)
+        report = self._publish()
         self.pulse.progress.close()  # its bars would stand over the table
         print_table(self.position.results)
         print(f"report: {report}")
         return 0
+
+    def _publish(self) -> Path:
+        """The scores so far and the report, in the run folder."""
+        write_json(self.workdir / "results.json", {"rows": self.position.results})
+        return write_report(self.workdir)
 
     # ---- cold start
 
@@ -258,9 +238,7 @@ class Trainer:
         c, parts, progress = self.config, self.parts, self.pulse.progress
         tx, placement = phase_optimizer(c, parts.model, "sft"), phase_placement(c, parts, "sft")
         update = make_sft_update(parts.hidden, parts.unembed, tx, c, mesh=parts.mesh, placement=placement)
-        tasks = stream(c.tasks, "train", c.run.seed)
-        if self.position.stream:
-            tasks.restore(self.position.stream)
+        tasks = phase_tasks(c, self.position) if self.tasks is None else self.tasks
         progress.stage("sft", c.sft.steps, self.position.step)
         while self.position.step < c.sft.steps:
             self._heed_all()
@@ -278,66 +256,54 @@ class Trainer:
             progress.step(done - 1, values, say=done % SFT_LINES == 0 or done == 1 or last)
             if last or (c.checkpoint.sft_every and done % c.checkpoint.sft_every == 0):
                 self._save()
+        if c.sft.steps:
+            self._stage("after SFT")
+        if not c.train.steps:
+            self._enter("sft_done")
 
     # ---- reinforcement
 
     def _rl(self) -> None:
         c, progress = self.config, self.pulse.progress
         tx, placement = phase_optimizer(c, self.parts.model, "rl"), phase_placement(c, self.parts, "rl")
-        tasks = stream(c.tasks, "train", c.run.seed + 1)
+        tasks = phase_tasks(c, self.position) if self.tasks is None else self.tasks
         spare = tasks.shuffled(c.run.seed + 2).at if c.rollout.resample_fresh else None
-        step = make_step(c, self.parts, tx, placement, self._reference(), self.pulse.phase, self.pulse.watch, spare)
-        if self.position.stream:
-            tasks.restore(self.position.stream)
+        reference = load_reference(self.workdir, c, self.parts, self.state.params)
+        step = make_step(c, self.parts, tx, placement, reference, self.pulse.phase, self.pulse.watch, spare)
         shapes = ", ".join(f"[{rows}, {length}]" for length, rows in update_shapes(c, self.parts).items())
         log.info("update programs (rows, tokens): %s", shapes)
         progress.stage("rl", c.train.steps, self.position.step)
         while self.position.step < c.train.steps:
             self._heed_all()
+            self._look()  # again where a run goes on that was stopped in the middle of it
             number = self.position.step
-            if number and c.eval.every and number % c.eval.every == 0:
-                self._stage(f"RL step {number}")
             traced = number == c.run.profile_step and processes.index() == 0
             began = time.monotonic()
             with jax.profiler.trace(str(self.workdir / "profile")) if traced else contextlib.nullcontext():
                 self.state, outcome = step(self.state, tasks.next(c.rollout.prompts), number)
             done, last = number + 1, number + 1 == c.train.steps
             self._advance(tasks)
-            if is_stored(c, number):
-                self._store(outcome, number)
+            if is_stored(c, number) and processes.index() == 0:
+                save_step(
+                    self.workdir, number, outcome.episodes, outcome.rollouts, {self.parts.algorithm.name: outcome.credit},
+                    self.parts.tokenizer.decode, c, hidden=self.hidden, series=outcome.series,
+                )  # fmt: skip
             values = outcome.values | {"time/step": time.monotonic() - began}
             values |= system.memory() | system.speed(values, self.parameters)
             values |= {"sys/compiles": float(self.parts.sampler.compiles()), "sys/compiles_all": system.compiles()}
             self.writer.write(done, values, phase="rl")
             progress.step(number, values)
+            self._look()  # before the save, so that a checkpoint carries the score of its own parameters
             if last or (c.checkpoint.every and done % c.checkpoint.every == 0):
                 self._save()
+        self._stage("after RL")
+        self._enter("done")
 
-    def _reference(self) -> Any:
-        """The frozen policy of the KL term: the parameters RL started from."""
-        if not reference_needed(self.config):
-            return None
-        try:
-            with Checkpoints(self.workdir / "reference", keep=1) as reference:
-                found = reference.restore(phase_like(self.config, self.parts, "rl"))
-        except (ValueError, RuntimeError) as error:  # their messages name what is at fault
-            raise ConfigError(str(error)) from error
-        if found is None:
-            raise ConfigError(f"{self.workdir}/reference is missing: the KL term needs the policy that RL started from")
-        params = found.state.params
-        return lora.joined(self.state.params, params) if self.parts.model.lora else params
-
-    def _store(self, outcome: Outcome, step: int) -> None:
-        """Episodes of process 0 with the credit each method would have given them: the leak made visible in the viewer."""
-        if processes.index():
-            return
-        credits = {self.parts.algorithm.name: outcome.credit}
-        for name in SHOWN_ALGORITHMS:
-            credits.setdefault(name, algorithm(name, self.config.credit).credit(outcome.rollouts))
-        save_episodes(
-            episode_file(self.workdir, step), outcome.episodes, outcome.rollouts, credits, self.parts.tokenizer.decode,
-            hidden=self.hidden, step=step, series=outcome.series,
-        )  # fmt: skip
+    def _look(self) -> None:
+        """Evaluate between two steps, where one is due."""
+        step, every = self.position.step, self.config.eval.every
+        if every and 0 < step < self.config.train.steps and step % every == 0:
+            self._stage(f"RL step {step}")
 
     # ---- shared
 
@@ -345,6 +311,7 @@ class Trainer:
         self.position.step += 1
         self.position.number += 1
         self.position.stream = tasks.state()
+        self.scored = []
 
     def _heed(self) -> None:
         """Leave an evaluation at once; with several processes only where all of them look (`_heed_all`)."""
@@ -357,7 +324,18 @@ class Trainer:
             raise Stopped
 
     def _stage(self, name: str, params: Any = None) -> None:
-        """Evaluate once under `name`: a run that continues does not do it again."""
-        if not any(row["name"] == name for row in self.position.results):
-            own = self.fetch(self.state.params if params is None else params)
-            self.position.results += run_stage(name, own, self.config, self.own, self.pulse.phase, self._heed)
+        """Evaluate once under `name`: a run that continues does not do it again. The scores go where a person may look meanwhile."""
+        if any(row["name"] == name for row in self.position.results):
+            return
+        own = self.fetch(self.state.params if params is None else params)
+        self.scored = run_stage(name, own, self.config, self.own, self.pulse.phase, self._heed)
+        if not self.scored:  # no split to evaluate on
+            return
+        self.position.results += self.scored
+        self.writer.write(self.position.step if self.position.phase == "rl" else 0, named_scores(self.scored), phase="eval")
+        if processes.index() == 0:
+            try:
+                with self.pulse.phase("report"):
+                    self._publish()
+            except OSError as error:  # the run's own files will say more of a disk that is full; a page is no reason to end
+                log.warning("no report for now: %s", error)

@@ -51,6 +51,12 @@ class Silent:
     def offset(self) -> int:
         return 0
 
+    def __enter__(self) -> Silent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
 
 def holds_run(workdir: Path) -> bool:
     """Whether a run was begun there."""

@@ -129,7 +129,7 @@ def test_two_processes_are_one_run(one, tmp_path):  # contract 8, H3
     for mine, theirs in zip(rows, one[0], strict=True):
         assert mine.keys() == theirs.keys()
         names = [name for name in mine if any(part in name for part in steady) and not name.startswith(("time/", "sys/"))]
-        assert len(names) > (2 if mine["phase"] == "sft" else 40)
+        assert len(names) > {"sft": 2, "eval": 8, "rl": 40}[mine["phase"]]
         for name in names:
             assert mine[name] == pytest.approx(theirs[name], rel=1e-5, abs=1e-6), name
     assert all(row["train/grad_norm"] > 0 for row in rows if row["phase"] == "rl")
@@ -202,7 +202,7 @@ def test_one_process_continues_what_two_began(one, tmp_path):
     ]
     done = subprocess.run([*command, *flags], env=one_device(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    last, whole = metrics.read(tmp_path)[-1], one[0][-1]
+    last, whole = ([row for row in rows if row["phase"] == "rl"][-1] for rows in (metrics.read(tmp_path), one[0]))
     assert last["step"] == 3 and last["train/loss"] == pytest.approx(whole["train/loss"], rel=1e-4, abs=1e-5)
     assert last["rollout/length/policy"] == whole["rollout/length/policy"]
 

@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from fnmatch import fnmatchcase
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -15,9 +17,15 @@ import pytest
 
 import slca
 from slca.checkpoint import load_params
+from slca.credit.diagnostics import diagnose
+from slca.evals.costs import costs
 from slca.policy import transformer, weights
 from slca.policy.config import ModelConfig
 from slca.report import metrics
+from slca.report.curves import PLOTS, series
+from slca.report.progress import HEADLINE
+from slca.rewards.judge import outcomes
+from slca.types import SUMMARY, TOOL, Rollouts
 from tests.programs import one_device
 
 # No warm-up: its length is a share of train.steps, and runs of other lengths would compile another update.
@@ -26,7 +34,8 @@ SMALL = {
     "tasks.domains": "('weather',)", "sft.steps": 4, "sft.batch_rows": 2, "sft.row_length": 320, "train.steps": 4,
     "train.micro_rows": 2, "rollout.prompts": 2, "rollout.group": 2, "rollout.max_turn_tokens": 24, "eval.tasks": 4,
     "eval.splits": "('heldout_tasks',)", "checkpoint.every": 1, "checkpoint.sft_every": 2, "report.episodes_every": 2,
-    "train.mu": 2, "train.mini_batches": 2, "eval.every": 2, "optim.warmup": 0.0,
+    "train.mu": 2, "train.mini_batches": 2, "eval.every": 2, "optim.warmup": 0.0, "loss.kl_coef": 0.01, "loss.correction": "tis",
+    "report.gradient_every": 4,
 }  # fmt: skip
 
 
@@ -63,11 +72,42 @@ def test_it_finishes_with_a_table_and_a_report(whole):
     assert names == [name for name in ("untrained", "after SFT", "RL step 2", "after RL") for _ in range(2)]
 
 
-def test_every_step_is_written_once(whole):
+def test_every_step_and_every_evaluation_is_written_once(whole):
     rows = metrics.read(whole[0])
-    assert [(row["phase"], row["step"]) for row in rows] == [("sft", s) for s in (1, 2, 3, 4)] + [
-        ("rl", s) for s in (1, 2, 3, 4)
-    ]
+    cold, rl = [("sft", s) for s in (1, 2, 3, 4)], [("rl", s) for s in (1, 2, 3, 4)]
+    expected = [("eval", 0), *cold, ("eval", 0), *rl[:2], ("eval", 2), *rl[2:], ("eval", 4)]
+    assert [(row["phase"], row["step"]) for row in rows] == expected
+    results = json.loads((whole[0] / "results.json").read_text())["rows"]
+    for k, row in enumerate(row for row in rows if row["phase"] == "eval"):
+        greedy, sampled = results[2 * k : 2 * k + 2]
+        written = {f"eval/heldout_tasks/t0/{name}": value for name, value in greedy["metrics"].items()}
+        written |= {f"eval/heldout_tasks/t1/{name}": value for name, value in sampled["metrics"].items()}
+        assert (
+            len(written) > 50 and {name: row[name] for name in written} == written and row.keys() - written == {"step", "phase"}
+        )
+
+
+def conditional():
+    """Names that a short run of an untrained policy on a CPU does not write, from what makes them."""
+    two = Rollouts(
+        group=np.zeros(2, int), kind=np.array([[TOOL, SUMMARY]] * 2),
+        rewards={"tool": np.array([0.0, 1.0]), "summary": np.array([0.0, 1.0]), "total": np.array([0.0, 2.0])},
+    )  # fmt: skip
+    answered = SimpleNamespace(counts={"ok": 1})  # a judge that was asked
+    found = diagnose(two, np.ones((2, 2))) | costs([], 1.0)
+    return {
+        *(f"rollout/{name}" for name in found), *(f"judge/{kind}" for kind in outcomes({"summary": answered})),
+        "sys/mfu", "sys/hbm_max",  # tests/report/test_system.py: on accelerators
+    }  # fmt: skip
+
+
+def test_the_line_of_a_step_and_the_plots_ask_for_what_runs_write(whole):
+    names = set(series(metrics.read(whole[0])))
+    assert [name for name in HEADLINE if name not in names] == []
+    names |= conditional()
+    patterns = [pattern for plot in PLOTS for pattern in plot.patterns]
+    assert [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names)] == []
+    assert "kl_ref" in whole[1].stdout and "gap_max" in whole[1].stdout
 
 
 def test_only_the_printed_programs_were_compiled(whole):
@@ -101,6 +141,83 @@ def test_a_finished_run_goes_on_when_more_steps_are_asked_for(whole, tmp_path):
     assert [row["step"] for row in metrics.read(tmp_path / "run") if row["phase"] == "rl"] == [1, 2, 3, 4, 5]
     names = [row["name"] for row in json.loads((tmp_path / "run" / "results.json").read_text())["rows"]]
     assert names[-4:] == ["RL step 4", "RL step 4", "after RL", "after RL"]
+
+
+def test_without_a_split_to_evaluate_on_a_run_goes_on(whole, tmp_path):
+    shutil.copytree(whole[0], tmp_path / "run")
+    flags = [*command(tmp_path / "run", **{"train.steps": 6, "eval.splits": "()"}), "--allow-config-change"]
+    done = subprocess.run(flags, env=one_device(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = metrics.read(tmp_path / "run")
+    assert [row["step"] for row in rows if row["phase"] == "rl"] == [1, 2, 3, 4, 5, 6]
+    assert [row["step"] for row in rows if row["phase"] == "eval"] == [0, 0, 2, 4]
+
+
+def test_other_tasks_are_refused_before_anything_is_touched(whole, tmp_path):
+    run = shutil.copytree(whole[0], tmp_path / "run")
+    before = (run / "config.json").read_bytes()
+    flags = [*command(run, **{"train.steps": 5, "tasks.max_tools": 1}), "--allow-config-change"]
+    done = subprocess.run(flags, env=one_device(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2 and "the saved position is of dataset" in done.stderr and "Traceback" not in done.stderr
+    assert (run / "config.json").read_bytes() == before
+
+
+# An evaluation each, in this order: untrained, after SFT, after RL steps 2 and 4, after RL.
+JUDGED = """
+import slca.train
+values = iter((0.9, 0.1, 0.8, 0.2, 0.3))
+def judged(name, *_):
+    value = next(values)
+    row = dict(name=name, split="heldout_tasks", n=1)
+    return [row | dict(temperature=t, metrics={"success@0.9": v}) for t, v in ((1.0, value), (0.0, 1.0 - value))]
+slca.train.run_stage = judged
+"""
+
+
+def test_the_checkpoint_kept_as_the_best_is_the_one_that_scored_best(tmp_path):
+    """Its own parameters: 4 steps of the cold start and the change to RL make RL step 2 number 7, the end is 11. That the untrained policy
+    scored higher does not count for those after it; greedy scores, the last of each evaluation, do not count either."""
+    done = program(tmp_path, JUDGED, **{"train.steps": 5, "checkpoint.keep": 1})
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert steps(tmp_path) == [11, 7]
+
+
+def test_without_rl_a_run_ends_with_its_cold_start_and_can_be_continued_with_rl(whole, tmp_path):
+    done = main(tmp_path, **{"train.steps": 0})
+    assert done.returncode == 0, done.stderr[-3000:]
+    names = [row["name"] for row in json.loads((tmp_path / "results.json").read_text())["rows"]]
+    assert names == ["untrained", "untrained", "after SFT", "after SFT"]
+    assert steps(tmp_path)[0] == 5 and not (tmp_path / "reference").exists()
+    jax.tree.map(np.testing.assert_array_equal, load_params(tmp_path), load_params(tmp_path / "checkpoints" / "4"))
+    again = main(tmp_path, **{"train.steps": 0})
+    assert again.returncode == 0 and "is finished" in again.stdout
+    flags = [*command(tmp_path), "--allow-config-change"]
+    more = subprocess.run(flags, env=one_device(), capture_output=True, text=True, timeout=300)
+    assert more.returncode == 0, more.stderr[-3000:]
+    assert steady(tmp_path) == steady(whole[0])  # as if both phases had been asked for at once
+    jax.tree.map(np.testing.assert_array_equal, load_params(tmp_path), load_params(whole[0]))
+
+
+CLOSED = """
+import signal, slca.train
+from slca.report.metrics import Writer
+run, close = slca.train.run, Writer.close
+def closed(self, failed=False):
+    print("writer closed", failed)
+    close(self, failed)
+def ran(*args, **options):
+    code = run(*args, **options)
+    print("handlers", signal.getsignal(signal.SIGINT) is signal.default_int_handler, signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
+    return code
+Writer.close, slca.train.run = closed, ran
+"""
+
+
+def test_a_run_leaves_its_writer_closed_and_the_signals_to_the_script_that_called_it(whole, tmp_path):
+    run = shutil.copytree(whole[0], tmp_path / "run")
+    done = program(run, CLOSED)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("writer closed False") == 1 and "handlers True True" in done.stdout
 
 
 def test_a_wrong_task_source_is_said_before_the_cold_start(tmp_path):
@@ -139,6 +256,8 @@ def test_a_step_can_be_profiled_and_sigterm_saves_and_exits_0(tmp_path):
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=120)
     assert process.returncode == 0 and "the same command continues" in out, out[-3000:]
+    names = [row["name"] for row in json.loads((tmp_path / "results.json").read_text())["rows"]]
+    assert names == ["untrained"] * 2 + ["after SFT"] * 2 and (tmp_path / "report.html").exists()
     assert list((tmp_path / "profile").rglob("*.xplane.pb"))
 
 
@@ -206,8 +325,8 @@ def test_7b_takes_a_step_with_a_folder_of_its_architecture(tmp_path):
         env=one_device(), capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    row = metrics.read(tmp_path / "run")[-1]
-    assert row["phase"] == "rl" and row["train/step/taken"] == 1.0
+    row = [row for row in metrics.read(tmp_path / "run") if row["phase"] == "rl"][-1]
+    assert row["train/step/taken"] == 1.0
 
 
 def test_7b_without_its_weights_says_what_is_missing_in_one_line(tmp_path):

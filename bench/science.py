@@ -97,10 +97,10 @@ def collected(results: Path) -> list[dict[str, Any]]:
     return found
 
 
-def finished(folder: Path) -> bool:
-    """Whether the run wrote its last evaluation."""
+def finished(folder: Path, last: str = "after RL") -> bool:
+    """Whether the run wrote its last evaluation; of a cold start that is another. The file itself is there from the first one on."""
     results = folder / "results.json"
-    return results.is_file() and any(row["name"] == "after RL" for row in json.loads(results.read_text())["rows"])
+    return results.is_file() and any(row["name"] == last for row in json.loads(results.read_text())["rows"])
 
 
 def make(command: list[str], log: Path, cores: list[int]) -> int:
@@ -147,7 +147,7 @@ def run_all(root: Path, wanted: list[Run], jobs: int, extra: tuple[str, ...] = (
                 f"--config.run.seed={seed}",
                 *extra,
             ]
-            ready = (folder / "results.json").is_file()
+            ready = finished(folder, "after SFT")
             cold[seed] = None if ready else pool.submit(one, f"cold start {seed}", folder, command, log)
         made = [job for job in cold.values() if job]
         for run in wanted:  # queued behind the cold starts, so no job waits for one that has not begun

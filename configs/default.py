@@ -191,7 +191,7 @@ def get_config(arg: str = "slca") -> ConfigDict:
     s.weight_decay = 0.01  # decoupled
 
     n = c.train = ConfigDict()
-    n.steps = 100  # RL steps (rollout batches)
+    n.steps = 100  # RL steps (rollout batches); 0 = none: the run ends with its cold start
     n.mu = 1  # sweeps over a rollout batch
     n.mini_batches = 1  # optimiser steps a sweep
     n.micro_rows = 8  # packed rows a forward/backward
@@ -204,20 +204,20 @@ def get_config(arg: str = "slca") -> ConfigDict:
     e = c.eval = ConfigDict()
     e.every = 0  # RL steps between evaluations; 0 = only before and after
     e.tasks = 128  # tasks a split
-    e.splits = ("heldout_tasks", "heldout_tools")  # of the task source
+    e.splits = ("heldout_tasks", "heldout_tools")  # of the task source; () = no evaluation
     e.temperatures = (0.0, 1.0)  # greedy and sampled
     e.seed = 1_000_003  # fixed, apart from run.seed
 
     k = c.checkpoint = ConfigDict()
     k.every = 50  # RL steps; 0 = only at the end of a phase
     k.sft_every = 0  # SFT steps; 0 = only at the end of the phase
-    k.keep = 2  # newest ones kept, and the best one beside them
+    k.keep = 2  # newest ones kept, and beside them the one whose own evaluation is the best (first split, highest temperature)
     k.init = ""  # start from the parameters of this workdir, step folder or Hugging Face folder
 
     p = c.report = ConfigDict()
     p.episodes_every = 10  # RL steps between stored batches of episodes
     p.gradient_every = 0  # RL steps between gradient norms by segment kind (two more passes); 0 = never
-    p.tensorboard = False  # extra [tensorboard]
+    p.tensorboard = False  # extra [tensorboard]; a TensorBoard run a phase: sft, rl, eval
     p.wandb = False  # extra [wandb]
 
     return select(c, arg)

@@ -71,6 +71,16 @@ def test_each_run_is_made_once_after_its_cold_start(tmp_path, commands, jobs):
     assert run_all(tmp_path, wanted, jobs) == 0 and len(commands) == 9  # a second time there is nothing to do
 
 
+def test_a_cold_start_that_was_killed_is_made_to_its_end(tmp_path, commands, monkeypatch):
+    """Runs write results.json at every evaluation, the first of them before any training."""
+    wanted = [run for run in runs(("sparse",), 2) if run.algorithm == "slca"]
+    write_results(cold_start(tmp_path, 0), "untrained")
+    write_results(cold_start(tmp_path, 1), "untrained", "after SFT")
+    monkeypatch.setattr(science, "make", lambda command, log, cores: commands.append(command) or 0)
+    assert run_all(tmp_path, wanted, 1) == 0
+    assert [c[4] for c in commands if ":sft" in c[3]] == [f"--workdir={cold_start(tmp_path, 0)}"]
+
+
 def test_seeds_may_share_cold_starts(tmp_path, commands):
     """Seeds 0, 1, 2 over two cold starts: 0, 1, 0."""
     wanted = [run for run in runs(("sparse",), 3) if run.algorithm == "slca"]

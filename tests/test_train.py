@@ -402,7 +402,7 @@ def test_metrics_shorter_than_the_checkpoint_says(whole, tmp_path):
 
 def test_a_full_disk_is_one_line_and_the_run_continues_afterwards(whole, tmp_path):
     """Files beyond a size fail to be written, as on a full disk: the first checkpoints of the run pass, its metrics then do not."""
-    size = sum(len(line) + 1 for line in (whole[0] / "metrics.jsonl").read_text().splitlines()[:6]) + 10
+    size = sum(len(line) + 1 for line in (whole[0] / "metrics.jsonl").read_text().splitlines()[:8]) + 10
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, resource.RLIM_INFINITY))"
     full = program(tmp_path / "run", limit, **{"run.compile_cache": False})
     assert full.returncode == 1, full.stderr[-3000:]

@@ -298,7 +298,8 @@ def report(scores: Sequence[Score], options: argparse.Namespace, out: Path) -> N
         )
     lines += [
         "",
-        "floor: never a call; ceiling: the ground truth; skipped for context: not in n; cut: ended early (wrong, but for too many rounds in the last turn).",
+        "floor: never a call; ceiling: the ground truth; skipped for context: not in n; cut: ended early (wrong, but for too many",
+        "rounds in the last turn).",
     ]
     if any("irrelevance" in score.category for score in scores):
         lines.append("Irrelevance rewards silence: read it beside the share of entries with a call.")

@@ -31,6 +31,7 @@ SHOWN = (
     *(f"weighted_success@{threshold}" for threshold in WEIGHTED), "solved", "tool_turns", "calls", "gold", "surplus", "missing",
     "duplicates", "errors", "tokens/tool", "tokens/summary", "tokens/environment",
 )  # fmt: skip
+SHARES = frozenset(name for name in SHOWN if "success@" in name) | {"solved"}  # of one trial 1 or 0, by definition
 
 
 def evaluate(
@@ -232,8 +233,8 @@ def intervals(episodes: Sequence[Episode], config: Any, trials: int) -> dict[str
         means = [mean for mean, n in (_mean(row[name] for row in task) for task in rows.values()) if n]
         if not means:
             continue
-        shares = trials == 1 and set(means) <= {0.0, 1.0} and "@" in name
-        found[name] = tuple(wilson(int(sum(means)), len(means)) if shares else mean_interval(means))
+        share = trials == 1 and name in SHARES
+        found[name] = tuple(wilson(int(sum(means)), len(means)) if share else mean_interval(means))
     return found
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from configs.default import get_config
 from slca.checkpoint import Checkpoints
-from slca.evals.indomain import evaluate, intervals, main, passes, row_of, summarize
+from slca.evals.indomain import SHOWN, evaluate, intervals, main, passes, row_of, summarize
 from slca.evals.stats import mean_interval, wilson
 from slca.learn.update import init_state
 from slca.policy import transformer
@@ -122,6 +122,22 @@ def test_intervals_count_tasks_not_trials(config):
     assert (mean, n) == (pytest.approx(1.8 / 3), 3) and low < mean < high
     found = intervals(episodes(config, ["good1", "bad1"], trials=2), config, 2)
     assert found["success@0.9"][3] == 2 and found["success@0.9"] == tuple(mean_interval([1.0, 0.0]))
+
+
+def test_shares_of_single_trials_have_a_wilson_interval_and_they_alone(config):
+    """`solved` as well as the successes, and where nothing was solved; a score that happens to be 0 or 1 is still a score."""
+    ran = episodes(config, ["lazy1", "lazy2"])
+    assert {row_of(one, config)["name"] for one in ran} <= {0.0, 1.0}
+    found = intervals(ran, config, 1)
+    shares = {name for name in SHOWN if "success@" in name} | {"solved"}
+    assert all(
+        found[name][:3] == pytest.approx((0.0, 0.0, 0.657620), abs=1e-6) for name in shares
+    )  # z^2 / (2 + z^2), z = 1.959964
+    assert found["name"] == tuple(mean_interval([0.0, 0.0])) and found["calls"][:3] == (0.0, 0.0, 0.0)
+    found = intervals(episodes(config, ["good1", "bad1"]), config, 1)
+    assert found["solved"] == tuple(wilson(1, 2)) and found["name"] == (1.0, 1.0, 1.0, 2)
+    several = intervals(episodes(config, ["good1", "bad1"], trials=2), config, 2)
+    assert several["solved"] == tuple(mean_interval([1.0, 0.0]))
 
 
 def test_pass_at_k_and_pass_hat_k(config):

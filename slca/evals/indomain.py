@@ -37,8 +37,8 @@ SHARES = frozenset(name for name in SHOWN if "success@" in name) | {"solved"}  #
 def evaluate(
     params: Any, tasks: Sequence[Task], sampler: Any, template: Any, simulator: Any, config: Any, *, temperature: float, seed: int,
     trials: int = 1, progress: Callable[[int, int], None] | None = None,
-) -> dict[str, tuple[float, int]]:  # fmt: skip
-    """Metrics of `trials` episodes a task, each (mean, n); temperature 0 is greedy.
+) -> dict[str, tuple[float, float]]:  # fmt: skip
+    """Metrics of `trials` episodes a task, each (sum, n); temperature 0 is greedy.
 
     The draws depend on (seed, task id, trial) alone, so two policies meet the same tasks with the same random numbers.
     """
@@ -51,17 +51,17 @@ def evaluate(
     return summarize(episodes, config)
 
 
-def summarize(episodes: Sequence[Episode], config: Any) -> dict[str, tuple[float, int]]:
-    """Metrics of finished episodes, name -> (mean, n). A NaN score (no verdict) lowers n, not the mean (contract 7)."""
+def summarize(episodes: Sequence[Episode], config: Any) -> dict[str, tuple[float, float]]:
+    """Metrics of finished episodes, name -> (sum, n), for the mean is sum / n also over several tables (`slca.report.metrics`).
+    A NaN score (no verdict) lowers n, not the mean (contract 7)."""
     from slca.evals.costs import costs
     from slca.types import END_REASONS
 
     rows = [row_of(episode, config) for episode in episodes if episode.scored]
-    table = {name: _mean([row[name] for row in rows]) for name in (rows[0] if rows else ())}
-    spent = costs(episodes, math.fsum(row["solved"] for row in rows))
-    table |= {name: (total / n if n else math.nan, int(n)) for name, (total, n) in spent.items()}
-    table["unscored"] = _mean([float(not episode.scored) for episode in episodes])
-    table |= {f"end/{reason}": _mean([float(episode.end == reason) for episode in episodes]) for reason in END_REASONS}
+    table: dict[str, tuple[float, float]] = {name: _pair(row[name] for row in rows) for name in (rows[0] if rows else ())}
+    table |= costs(episodes, math.fsum(row["solved"] for row in rows))
+    table["unscored"] = _pair(float(not episode.scored) for episode in episodes)
+    table |= {f"end/{reason}": _pair(float(episode.end == reason) for episode in episodes) for reason in END_REASONS}
     return table
 
 
@@ -78,9 +78,15 @@ def row_of(episode: Episode, config: Any) -> dict[str, float]:
     return row | {name: math.nan if math.isnan(row["weighted"]) else float(value) for name, value in passed.items()}
 
 
-def _mean(values: Iterable[float]) -> tuple[float, int]:
+def _pair(values: Iterable[float]) -> tuple[float, int]:
+    """(sum, how many) of what is no NaN."""
     kept = [value for value in values if not math.isnan(value)]
-    return (math.fsum(kept) / len(kept) if kept else math.nan), len(kept)
+    return math.fsum(kept), len(kept)
+
+
+def _mean(total: float, n: float) -> tuple[float, int]:
+    """(mean, n) of a pair; NaN for n = 0."""
+    return total / n if n else math.nan, int(n)
 
 
 # The command
@@ -214,7 +220,8 @@ def cell(policy: Any, config: Any, sampler: Any, split: str, temperature: float,
     )  # fmt: skip
     out: dict[str, Any] = {"split": split, "temperature": temperature, "tasks": len(tasks), "trials": trials}
     out["seconds"] = time.monotonic() - began
-    out["metrics"] = {name: {"mean": mean, "n": n} for name, (mean, n) in summarize(episodes, config).items()}
+    means = {name: _mean(*pair) for name, pair in summarize(episodes, config).items()}
+    out["metrics"] = {name: {"mean": mean, "n": n} for name, (mean, n) in means.items()}
     out["intervals"] = intervals(episodes, config, trials)
     out["passes"] = passes(episodes, config, trials)
     return out
@@ -230,7 +237,7 @@ def intervals(episodes: Sequence[Episode], config: Any, trials: int) -> dict[str
             rows.setdefault(episode.group, []).append(row_of(episode, config))
     found = {}
     for name in SHOWN:
-        means = [mean for mean, n in (_mean(row[name] for row in task) for task in rows.values()) if n]
+        means = [total / n for total, n in (_pair(row[name] for row in task) for task in rows.values()) if n]
         if not means:
             continue
         share = trials == 1 and name in SHARES
@@ -250,7 +257,7 @@ def passes(episodes: Sequence[Episode], config: Any, trials: int) -> dict[str, t
     for k in range(1, trials + 1):
         usable = [kept for kept in runs.values() if len(kept) >= k]
         for name, estimate in (("pass@", pass_at_k), ("pass^", pass_hat_k)):
-            found[f"{name}{k}"] = _mean(estimate(sum(kept), len(kept), k) for kept in usable)
+            found[f"{name}{k}"] = _mean(*_pair(estimate(sum(kept), len(kept), k) for kept in usable))
     return found
 
 

@@ -1,7 +1,6 @@
 """Metrics of scripted policies whose scores are known by hand."""
 
 import json
-import math
 import os
 import random
 import subprocess
@@ -18,6 +17,7 @@ from slca.evals.stats import mean_interval, wilson
 from slca.learn.update import init_state
 from slca.policy import transformer
 from slca.policy.config import ModelConfig
+from slca.report.metrics import finalize, merge
 from slca.rollout.engine import rollout
 from slca.types import Observation, Task, ToolCall
 from tests.rollout.fakes import ScriptedSampler, Template, Tokenizer
@@ -60,22 +60,20 @@ def run(config, names, **options):
 def test_a_right_policy_scores_one(config):
     table = run(config, ["good1", "good2"])
     for name in ("process", "name", "argmatch", "success@0.9", "solved", "answered", "end/answered"):
-        assert table[name] == (1.0, 2), name
-    assert table["tool_turns"] == (1.0, 2) and table["unscored"] == (0.0, 2)
-    assert table["summary"][0] > 0.5
-    assert table["cost/calls_per_solved"] == (1.0, 2) and table["cost/tokens_per_solved"] == (0.0, 2)
+        assert table[name] == (2.0, 2), name
+    assert table["tool_turns"] == (2.0, 2) and table["unscored"] == (0.0, 2)
+    assert table["summary"][0] > 1.0
+    assert table["cost/calls_per_solved"] == (2.0, 2) and table["cost/tokens_per_solved"] == (0.0, 2)
 
 
 def test_a_wrong_argument_costs_the_value_term(config):
     table = run(config, ["bad", "good"])
     # HierR weights: format .10, name .25, key .15, value .20, parallel .30; the wrong city loses the value term alone.
-    assert table["process"] == (pytest.approx((0.8 + 1.0) / 2), 2)
-    assert table["success@0.9"] == (0.5, 2) and table["name"] == (1.0, 2)
-    assert table["argmatch"] == (pytest.approx((0.5 + 1.0) / 2), 2)
-    assert table["cost/calls_per_solved"] == (
-        2.0,
-        1,
-    )  # the call of the rollout that failed was made for the other one's success
+    assert table["process"] == (pytest.approx(0.8 + 1.0), 2)
+    assert table["success@0.9"] == (1.0, 2) and table["name"] == (2.0, 2)
+    assert table["argmatch"] == (pytest.approx(0.5 + 1.0), 2)
+    # The call of the rollout that failed was made for the other one's success.
+    assert table["cost/calls_per_solved"] == (2.0, 1)
 
 
 def test_no_call_where_one_is_due(config):
@@ -85,16 +83,26 @@ def test_no_call_where_one_is_due(config):
 
 def test_unscored_rows_lower_n_not_the_mean(config):
     table = run(config, ["good", "broken"])
-    assert table["process"] == (1.0, 1) and table["unscored"] == (0.5, 2) and table["end/sim_failed"] == (0.5, 2)
+    assert table["process"] == (1.0, 1) and table["unscored"] == (1.0, 2) and table["end/sim_failed"] == (1.0, 2)
     table = run(config, ["broken"])
     assert "process" not in table and table["unscored"] == (1.0, 1)
-    assert math.isnan(summarize([], config)["unscored"][0])
+    assert summarize([], config)["unscored"] == (0.0, 0)
+
+
+def test_tables_of_parts_merge_into_the_table_of_the_whole(config):
+    """What a part spent without solving anything counts: 1 + 2 calls for one solved task, in one process or in two."""
+    two = episodes(config, ["good1"]), episodes(config, ["bad1", "bad2"])
+    parts = [summarize(part, config) for part in two]
+    assert [part["cost/calls_per_solved"] for part in parts] == [(1.0, 1), (2.0, 0)]
+    found = finalize(merge(*parts))
+    assert found["cost/calls_per_solved"] == 3.0 and found["success@0.9"] == pytest.approx(1 / 3)
+    assert found == finalize(summarize([*two[0], *two[1]], config))
 
 
 def test_trials_are_drawn_by_seed(config):
     table = run(config, [f"coin{i}" for i in range(8)], temperature=1.0, trials=4)
-    mean, n = table["success@0.9"]
-    assert n == 32 and 0.2 < mean < 0.8
+    right, n = table["success@0.9"]
+    assert n == 32 and 0.2 < right / n < 0.8
     assert run(config, [f"coin{i}" for i in range(8)], temperature=1.0, trials=4) == table
     assert run(config, [f"coin{i}" for i in range(8)], temperature=1.0, trials=4, seed=6) != table
 

@@ -161,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def apply(config: Any, options: argparse.Namespace) -> None:
-    """Put the command's choices into the config. Raises ValueError for an unknown field or a value of another type."""
+    """Put the command's choices into the config. Raises ValueError for an unknown field, a value of another type, or nothing to do."""
     for assignment in options.set:
         path, sign, text = assignment.partition("=")
         section, _, name = path.rpartition(".")
@@ -191,28 +191,36 @@ def apply(config: Any, options: argparse.Namespace) -> None:
             config.eval.temperatures = tuple(float(part) for part in options.temperatures.split(","))
         except ValueError:
             raise ValueError(f"--temperatures={options.temperatures}: numbers separated by commas") from None
+    if not config.eval.splits or not config.eval.temperatures:
+        raise ValueError(
+            "eval.splits and eval.temperatures: nothing to evaluate; name --splits=heldout_tasks or --temperatures=0"
+        )
 
 
 def measure(policy: Any, config: Any, trials: int) -> list[dict[str, Any]]:
-    """A cell for each split and temperature, over one sampler."""
+    """A cell for each split and temperature, over one sampler and one simulator (whose model may fill what memory is left)."""
     from slca.assemble import make_sampler
+    from slca.simulate import make_simulator
 
     sampler = make_sampler(config, policy.model, None, min(config.rollout.slots, config.eval.tasks * trials))
-    return [
-        cell(policy, config, sampler, split, temperature, trials if temperature > 0 else 1)
-        for split in config.eval.splits
-        for temperature in config.eval.temperatures
-    ]
+    simulator = make_simulator(config, policy.model, policy.template)
+    try:
+        return [
+            cell(policy, config, sampler, simulator, split, temperature, trials if temperature > 0 else 1)
+            for split in config.eval.splits
+            for temperature in config.eval.temperatures
+        ]
+    finally:
+        simulator.close()
 
 
-def cell(policy: Any, config: Any, sampler: Any, split: str, temperature: float, trials: int) -> dict[str, Any]:
-    """Everything measured of one split at one temperature."""
+def cell(policy: Any, config: Any, sampler: Any, simulator: Any, split: str, temperature: float, trials: int) -> dict[str, Any]:
+    """Everything measured of one split at one temperature, as if nothing had been asked before it."""
     from slca.rollout.engine import rollout
-    from slca.simulate import make_simulator
     from slca.tasks.datasets import evaluation_tasks
 
     tasks = evaluation_tasks(config.tasks, split, config.eval.tasks, config.eval.seed)
-    simulator = make_simulator(config, policy.model, policy.template)
+    simulator.forget()  # answers of the cell before would be free: cost/tokens_per_solved would depend on the order
     began = time.monotonic()
     episodes = rollout(
         policy.params, tasks, sampler, policy.template, simulator, config,

@@ -19,6 +19,7 @@ from slca.policy import transformer
 from slca.policy.config import ModelConfig
 from slca.report.metrics import finalize, merge
 from slca.rollout.engine import rollout
+from slca.sgls.simulator import Simulator
 from slca.types import Observation, Task, ToolCall
 from tests.rollout.fakes import ScriptedSampler, Template, Tokenizer
 
@@ -194,9 +195,40 @@ def test_the_command_on_held_out_tasks_and_tools(run_folder, tmp_path, capsys):
         assert words in said, words
 
 
+def no_memory(*_, **__):
+    raise RuntimeError("no memory")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_one_simulator_for_all_cells_let_go_at_the_end(run_folder, monkeypatch, fails):
+    """A model of the simulator that fits once fits all along; what it was asked in one cell is asked again in the next."""
+    made = []
+
+    class Counted(Simulator):
+        def close(self):
+            self.closed = True
+            super().close()
+
+        def forget(self):
+            self.forgotten = getattr(self, "forgotten", 0) + 1
+            super().forget()
+
+    def make(config, model, template):
+        made.append(Counted.from_config(config.sgls))
+        return made[-1]
+
+    monkeypatch.setattr("slca.simulate.make_simulator", make)
+    if fails:
+        monkeypatch.setattr("slca.rollout.engine.rollout", no_memory)
+    assert main([f"--checkpoint={run_folder}", "--tasks=1"]) == (1 if fails else 0)
+    (simulator,) = made
+    assert simulator.closed and simulator.forgotten == (1 if fails else 4)
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
+        (["--set", "eval.splits=[]"], "eval.splits and eval.temperatures: nothing to evaluate; name --splits=heldout_tasks"),
         (["--set", "rollout.slotz=3"], "no such config field"),
         (["--set", "rollout.slots=many"], "rollout.slots is a int"),
         (["--set", "tasks.source=nowhere"], "tasks.source"),

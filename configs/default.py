@@ -24,7 +24,7 @@ def get_config(arg: str = "slca") -> ConfigDict:
     t.kinds = ("single", "parallel", "sequential", "distractor", "abstain", "ask", "two_turn")  # task kinds, mixed evenly
     t.max_tools = 6  # schemas in a prompt, 1..
     t.made_up = 0.3  # share of names/cities replaced by made-up words in training, 0..1
-    t.train = 20_000  # tasks in the training stream before it repeats with a new shuffle
+    t.train = 20_000  # tasks of the split `train`, the first ones of a file, before they repeat with a new shuffle
 
     h = c.chat = ConfigDict()
     h.tokenizer = "tiny"  # tiny | a Hugging Face folder | gguf:FILE

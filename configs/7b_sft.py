@@ -2,6 +2,8 @@
 
     python -m slca.main --config=configs/7b_sft.py
 
+Nothing is evaluated here, for that needs tool results: configs/7b.py evaluates what it starts from, before its first step and on
+the held-out tasks of its own file.
 Hardware: 32 TPU v5p chips or 8 GPUs of 80 GB and more; hours: not measured here.
 """
 
@@ -20,5 +22,5 @@ def get_config(arg: str = "slca"):
     c.reward.summary = "rule"
     c.sft.steps, c.sft.batch_rows, c.sft.row_length = STEPS, 32, 16_384
     c.sft.lr, c.sft.schedule, c.sft.warmup = 5e-6, "cosine", 0.1
-    c.train.steps = 0
+    c.train.steps, c.eval.splits = 0, ()
     return c

@@ -204,7 +204,7 @@ def get_config(arg: str = "slca") -> ConfigDict:
     e = c.eval = ConfigDict()
     e.every = 0  # RL steps between evaluations; 0 = only before and after
     e.tasks = 128  # tasks a split
-    e.splits = ("heldout_tasks", "heldout_tools")  # of the task source
+    e.splits = ("heldout_tasks", "heldout_tools")  # of the task source; () = no evaluation
     e.temperatures = (0.0, 1.0)  # greedy and sampled
     e.seed = 1_000_003  # fixed, apart from run.seed
 

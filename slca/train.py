@@ -158,7 +158,7 @@ class Trainer:
 
     def _score(self) -> float | None:
         """What `best` means: sampled success on the first split of the newest evaluation."""
-        rows = [row for row in self.position.results if row["split"] == self.config.eval.splits[0]]
+        rows = [row for row in self.position.results if row["split"] in self.config.eval.splits[:1]]
         return rows[-1]["metrics"].get("success@0.9") if rows else None
 
     # ---- the run

@@ -181,6 +181,7 @@ def get_config(arg: str = "slca") -> ConfigDict:
 
     s = c.sft = ConfigDict()
     s.steps = 0  # 0 = no cold start
+    s.demonstrations = 0  # demonstrations a step, at most as many as its rows hold; 0 = as many as they hold
     s.batch_rows = 16  # packed rows a step
     s.row_length = 512  # tokens a packed row
     s.noise = 0.0  # share of demonstrations made wrong on purpose, 0..1

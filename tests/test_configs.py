@@ -132,6 +132,14 @@ def test_7b_is_the_papers_recipe():
     assert config.train.steps == 31_818 // 128
 
 
+def test_7b_sft_is_the_papers_cold_start():
+    """42,423 demonstrations, batch 32, twice: 32 in every step, which always fit, as none is longer than a row."""
+    sft = load("7b_sft").sft
+    assert sft.demonstrations == 32 <= sft.batch_rows and sft.row_length == 16_384
+    assert 0 <= 2 * 42_423 - sft.steps * sft.demonstrations < 32
+    assert (sft.lr, sft.schedule, sft.warmup) == (5e-6, "cosine", 0.1)
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_learning_rate_at_its_landmarks(name):
     """M26: the schedule is sized by this run's steps."""

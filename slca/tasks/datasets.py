@@ -104,6 +104,12 @@ class Stream:
         first, self._position = self._position, self._position + n
         return [self._tasks[k] for k in range(first, first + n)]
 
+    def back(self, n: int) -> None:
+        """The last n tasks come again. Raises ValueError where fewer were taken."""
+        if n > self._position:
+            raise ValueError(f"{n} tasks cannot go back: {self._position} tasks were taken")
+        self._position -= n
+
     def at(self, position: int) -> Task:
         """The task of a position; does not move the stream."""
         return self._tasks[position]

@@ -97,6 +97,15 @@ def test_resume(section):
     assert resumed.next(37) == whole[33:] and resumed.state()["next_index"] == 70
 
 
+def test_what_was_taken_back_comes_again(section):
+    tasks = stream(section, "train", 0)
+    first = tasks.next(5)
+    tasks.back(2)
+    assert tasks.state()["next_index"] == 3 and tasks.next(2) == first[3:]
+    with pytest.raises(ValueError, match="5 tasks were taken"):
+        tasks.back(6)
+
+
 @pytest.mark.parametrize(
     "change", [{"max_tools": 2}, {"made_up": 0.1}, {"kinds": ("single",)}, {"domains": ("weather",)}, {"train": 49}]
 )

@@ -24,7 +24,7 @@ def get_config(arg: str = "slca") -> ConfigDict:
     t.kinds = ("single", "parallel", "sequential", "distractor", "abstain", "ask", "two_turn")  # task kinds, mixed evenly
     t.max_tools = 6  # schemas in a prompt, 1..
     t.made_up = 0.3  # share of names/cities replaced by made-up words in training, 0..1
-    t.train = 20_000  # tasks in the training stream before it repeats with a new shuffle
+    t.train = 20_000  # tasks of the split `train`, the first ones of a file, before they repeat with a new shuffle
 
     h = c.chat = ConfigDict()
     h.tokenizer = "tiny"  # tiny | a Hugging Face folder | gguf:FILE
@@ -181,6 +181,7 @@ def get_config(arg: str = "slca") -> ConfigDict:
 
     s = c.sft = ConfigDict()
     s.steps = 0  # 0 = no cold start
+    s.demonstrations = 0  # demonstrations a step, at most as many as its rows hold; 0 = as many as they hold
     s.batch_rows = 16  # packed rows a step
     s.row_length = 512  # tokens a packed row
     s.noise = 0.0  # share of demonstrations made wrong on purpose, 0..1

@@ -49,7 +49,8 @@ POSITIVE = (
 )  # fmt: skip
 NOT_NEGATIVE = (
     "run.watchdog_seconds",
-    "train.steps", "sft.steps", "optim.warmup", "eval.every", "checkpoint.every", "checkpoint.sft_every", "loss.kl_coef", "loss.entropy_coef",
+    "train.steps", "sft.steps", "sft.demonstrations", "optim.warmup", "eval.every", "checkpoint.every", "checkpoint.sft_every",
+    "loss.kl_coef", "loss.entropy_coef",
     "reward.kl_coef", "reward.overlong_penalty", "reward.summary_noise", "rollout.resample", "rollout.shared_slots", "report.gradient_every", "optim.clip_norm",
     "optim.weight_decay", "sft.weight_decay", "model.lora.rank", "rollout.max_calls", "credit.tool_weight", "credit.summary_weight",
     "reward.format", "reward.name", "reward.key", "reward.value", "reward.parallel_weight", "reward.process_weight",

@@ -272,13 +272,12 @@ def describe(
     episodes: list[Episode], rollouts: Rollouts, credit: Float[np.ndarray, "N S"], config: Any, record: Algorithm
 ) -> Metrics:
     """(sum, weight) of a rollout batch: scores, rewards by channel (as credit saw them), how episodes went, contamination diagnostics."""
-    scores = {name: (mean * n, float(n)) for name, (mean, n) in summarize(episodes, config).items() if n}
     w = config.reward
     found = diagnostics.diagnose(rollouts, credit, record.options, record.credit, w.process_weight, w.summary_weight)
     rewards = {
         name: value for name, value in reward_metrics(rollouts).items() if not name.startswith("score/")
     }  # told by scores
-    return merge(scores | behaviour(episodes), rewards, found, spread(rollouts, credit))
+    return merge(summarize(episodes, config) | behaviour(episodes), rewards, found, spread(rollouts, credit))
 
 
 def put(batch: Batch, mesh: Any) -> Batch:

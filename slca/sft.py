@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from slca.learn.batch import pack_sft
+from slca.learn.rows import first_fit_decreasing
 from slca.tasks.schema import public_specs
 from slca.types import Batch, Message, Task
 
@@ -41,31 +44,39 @@ def encode_demo(task: Task, template: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def demonstrations(tasks: Any, template: Any, config: Any, step: int, shards: int = 1) -> tuple[Batch, dict[str, float]]:
-    """The packed batch of SFT step `step`: demonstrations are drawn from the stream until its rows are full.
+    """The packed batch of SFT step `step`: the next `sft.demonstrations` of the stream, 0 = as many as its rows hold.
 
-    Returns the batch and counts: `tasks` used; left out because `too_long` for a row, or `untaught`, without a demonstrated
-    turn. Raises ValueError when a thousand in a row are left out.
+    What the rows do not hold goes back to the stream, for the next step: each is learnt once, and a step depends on the position
+    that it begins at alone. Returns the batch and counts: `tasks` in it; left out because `too_long` for a row, or `untaught`,
+    without a demonstrated turn. Raises ValueError when a thousand in a row are left out.
     """
     c = config.sft
-    room = c.batch_rows * c.row_length * 0.97  # first-fit-decreasing leaves about 3 % of the rows empty
+    room, wanted = c.batch_rows * c.row_length, c.demonstrations or math.inf
     examples: list[tuple[np.ndarray, np.ndarray]] = []
-    left_out = {"too_long": 0, "untaught": 0}
-    while room >= c.row_length / 2:
+    drawn: list[str] = []  # what became of each task that was drawn
+    while room >= 0 and len(examples) < wanted:
         task = tasks.next(1)[0]
-        rng = np.random.default_rng([config.run.seed, step, len(examples) + sum(left_out.values())])
+        rng = np.random.default_rng([config.run.seed, step, len(drawn)])
         tokens, weight = encode_demo(corrupt(task, rng, c.noise), template)
-        if weight.any() and len(tokens) <= c.row_length:
+        drawn.append("untaught" if not weight.any() else "too_long" if len(tokens) > c.row_length else "tasks")
+        if drawn[-1] == "tasks":
             examples.append((tokens, weight))
             room -= len(tokens)
-            continue
-        left_out["too_long" if weight.any() else "untaught"] += 1
-        if sum(left_out.values()) >= 1000 * (len(examples) + 1):
+        elif len(drawn) - len(examples) >= 1000 * (len(examples) + 1):
             raise ValueError(
-                f"sft.row_length={c.row_length}: of {sum(left_out.values())} demonstrations {left_out['too_long']} are longer and "
-                f"{left_out['untaught']} have no assistant turn, the last has {len(tokens)} tokens"
+                f"sft.row_length={c.row_length}: of {len(drawn) - len(examples)} demonstrations {drawn.count('too_long')} are longer "
+                f"and {drawn.count('untaught')} have no assistant turn, the last has {len(tokens)} tokens"
             )
-    batches = pack_sft(examples, config, data_size=shards)
-    return batches[0], {"tasks": float(len(examples)), **{name: float(n) for name, n in left_out.items()}}
+    kept = _fitting([len(tokens) for tokens, _ in examples], c.batch_rows, c.row_length)
+    used = [n for n, what in enumerate(drawn, 1) if what == "tasks"][kept - 1]  # up to the last one that is kept
+    tasks.back(len(drawn) - used)
+    (batch,) = pack_sft(examples[:kept], config, data_size=shards)
+    return batch, {what: float(drawn[:used].count(what)) for what in ("tasks", "too_long", "untaught")}
+
+
+def _fitting(lengths: Sequence[int], rows: int, row_length: int) -> int:
+    """How many of these lengths, in order, are packed into so many rows. Halving, since packing them one more at a time is slow."""
+    return bisect_right(range(len(lengths) + 1), rows, key=lambda n: first_fit_decreasing(lengths[:n], row_length)[2]) - 1
 
 
 def corrupt(task: Task, rng: np.random.Generator, noise: float) -> Task:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
+import weakref
 import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -64,8 +65,14 @@ def make_simulator(config: Any, model: ModelConfig, template: Template) -> Simul
     # A compilation inside a call would count against the call's deadline.
     compile_all(sampler, frozen.weights, template.stop_ids)
     simulator = Simulator.from_config(section, generate=frozen, model=name)
-    atexit.register(simulator.close)  # a thread inside XLA must not outlive the interpreter
+    # A thread inside XLA must not outlive the interpreter; but one that is closed before is let go, and its model with it.
+    atexit.register(_close, weakref.ref(simulator))
     return simulator
+
+
+def _close(simulator: weakref.ref[Simulator]) -> None:
+    if (found := simulator()) is not None:
+        found.close()
 
 
 class Frozen:

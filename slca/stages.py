@@ -11,6 +11,7 @@ from slca import processes
 from slca.assemble import Parts
 from slca.evals.indomain import evaluate
 from slca.reinforce import follow
+from slca.report.metrics import finalize, merge
 from slca.tasks.datasets import evaluation_tasks
 
 log = logging.getLogger("slca")
@@ -33,7 +34,7 @@ def run_stage(name: str, params: Any, config: Any, parts: Parts, phase: Any, hee
                     params, processes.own(tasks), parts.sampler, parts.template, parts.simulator, config,
                     temperature=temperature, seed=config.eval.seed, progress=heard,
                 )  # fmt: skip
-                metrics = _merged(processes.gather_json(found))
+                metrics = finalize(merge(*processes.gather_json(found)))
             parts.simulator.metrics(reset=True)  # its counters speak of training steps
             rows.append({"name": name, "split": split, "temperature": temperature, "n": len(tasks), "metrics": metrics})
             log.info(
@@ -63,15 +64,3 @@ def _heeding(progress: Callable[[int, int], None], heed: Callable[[], None]) -> 
         progress(ended, total)
 
     return both
-
-
-def _merged(found: list[dict[str, tuple[float, int]]]) -> dict[str, float]:
-    """(mean, n) by name of every process -> means of all; names without a value are left out."""
-    if len(found) == 1:
-        return {name: mean for name, (mean, n) in found[0].items() if n}
-    out = {}
-    for name in dict.fromkeys(name for table in found for name in table):
-        pairs = [table[name] for table in found if name in table and table[name][1]]
-        if pairs:
-            out[name] = sum(mean * n for mean, n in pairs) / sum(n for _, n in pairs)
-    return out

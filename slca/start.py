@@ -44,6 +44,9 @@ def prepare(config: Any) -> Algorithm | None:
 def check_tasks(config: Any) -> None:
     """Open every task source the run will read, so that a wrong one is an error now and not after the cold start."""
     train = stream(config.tasks, "train", config.run.seed)
+    if train.unused:
+        n = config.tasks.train
+        log.warning("tasks.train=%d: the first %d of %d tasks are trained on", n, n, n + train.unused)
     for split in config.eval.splits:
         evaluation_tasks(config.tasks, split, 1, config.eval.seed)
     if config.sft.steps and not any(task.demo for task in islice(iter(lambda: train.next(1)[0], None), LOOKED_AT)):

@@ -1,6 +1,7 @@
 """Every shipped config builds, is valid but for the files and packages it needs, and takes every variant."""
 
 import importlib
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,8 +12,11 @@ from configs import default
 from slca.learn.optim import schedule
 from slca.rollout import episode as episode_rules
 from slca.rollout.episode import Rules
+from slca.start import check_tasks
+from slca.tasks import toucan
 from slca.types import Context, Observation, Task
 from slca.validate import ConfigError, validate
+from tests.tasks.test_toucan import SEARCH, SHAPES, TOOLS, dialogue, gold, rl_row
 
 FILES = sorted(p.stem for p in (Path(default.__file__).parent).glob("*.py") if p.stem not in ("__init__", "default"))
 
@@ -31,6 +35,31 @@ def test_only_files_and_packages_may_be_missing(name, arg):
     except ConfigError as error:
         missing = ("no such folder", "is not installed; run `pip install")
         assert all(any(words in line for words in missing) for line in str(error).splitlines()), error
+
+
+def raw_rows(folder):
+    (folder / "raw.jsonl").write_text("".join(json.dumps(dialogue(f"s{i}")) + "\n" for i in range(12)))
+    return ["--raw", "raw.jsonl", "--held-out", "3", "0"]
+
+
+def the_papers_rows(folder):
+    rl = rl_row(gold([SEARCH]))
+    turns = [{"role": "user", "content": "Bees?"}, *SHAPES["openai"], {"role": "assistant", "content": "Here."}]
+    for name, row in {"rl": rl, "eval": rl, "sft": {"messages": turns, "tools": TOOLS}}.items():
+        (folder / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
+    return ["--rl", "rl.jsonl", "--eval", "eval.jsonl", "--sft", "sft.jsonl"]
+
+
+@pytest.mark.parametrize("rows", [raw_rows, the_papers_rows])
+@pytest.mark.parametrize("name", FILES)
+def test_every_config_finds_its_tasks_in_what_the_converter_writes(name, rows, tmp_path, monkeypatch):
+    """Those with a data set of their own name the files that `slca.tasks.toucan` makes of either kind of rows."""
+    config = load(name)
+    if config.tasks.source == "botocore":
+        pytest.importorskip("botocore")
+    monkeypatch.chdir(tmp_path)
+    assert toucan.main(rows(tmp_path)) == 0
+    check_tasks(config)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -101,6 +130,14 @@ def test_7b_is_the_papers_recipe():
     assert (config.rollout.group, config.rollout.prompts, config.train.mini_batches) == (16, 128, 4)
     assert (config.optim.lr, config.loss.kl_coef, config.loss.kl) == (1e-6, 0.001, "k3")
     assert config.train.steps == 31_818 // 128
+
+
+def test_7b_sft_is_the_papers_cold_start():
+    """42,423 demonstrations, batch 32, twice: 32 in every step, which always fit, as none is longer than a row."""
+    sft = load("7b_sft").sft
+    assert sft.demonstrations == 32 <= sft.batch_rows and sft.row_length == 16_384
+    assert 0 <= 2 * 42_423 - sft.steps * sft.demonstrations < 32
+    assert (sft.lr, sft.schedule, sft.warmup) == (5e-6, "cosine", 0.1)
 
 
 @pytest.mark.parametrize("name", FILES)

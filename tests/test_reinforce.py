@@ -13,10 +13,12 @@ from slca.algorithm_fit import apply_record
 from slca.assemble import assemble, initial_params
 from slca.learn.update import init_state
 from slca.reinforce import describe, make_learn, make_step
+from slca.report.metrics import finalize, merge
 from slca.rewards.annotate import annotate
 from slca.tasks.datasets import stream
 from slca.types import TOOL, ToolCall
 from slca.validate import validate
+from tests.evals.test_indomain import episodes as rolled
 from tests.rewards.episodes import calls, episode, good, says, task
 
 
@@ -94,6 +96,19 @@ def test_nothing_of_a_step_stays_on_the_device(base):  # S9
         state, _ = step(state, tasks.next(2), number)
         live.append(len(jax.live_arrays()))
     assert all(x.is_deleted() for x in jax.tree.leaves(params)) and live[1] == live[2]
+
+
+def test_a_process_that_solved_nothing_tells_what_it_spent(config):
+    """Calls for each solved rollout: one that solved its task with one call, two that did not with two."""
+    record = apply_record(config)
+
+    def described(names):
+        found = rolled(config, names)
+        rollouts = annotate(found, config)
+        return describe(found, rollouts, record.credit(rollouts), config, record)
+
+    assert described(["bad1", "bad2"])["cost/calls_per_solved"] == (2.0, 0.0)
+    assert finalize(merge(described(["good1"]), described(["bad1", "bad2"])))["cost/calls_per_solved"] == 3.0
 
 
 NIGHTLY = [

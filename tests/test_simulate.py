@@ -1,5 +1,6 @@
 """The simulator over a frozen model of ours, beside the policy that it serves."""
 
+import gc
 import gzip
 import itertools
 import json
@@ -8,6 +9,7 @@ import random
 import subprocess
 import sys
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -136,6 +138,20 @@ def test_a_model_of_its_own_is_loaded(tmp_path):
         one._backend._generate([ask("a")], [None], 20, 1.0, [0])
     with pytest.raises(ValueError, match="beyond the 4096 positions"):
         make_simulator(section(**small | {"max_tokens": 4000}), MODEL, Template(load("tiny")))
+
+
+def test_a_closed_simulator_is_let_go():
+    """Its model with it: nothing of the interpreter's end may hold it."""
+    small = dict(max_tokens=96, max_prompt_tokens=256, slots=1, mode="paper")
+    one = make_simulator(section(**small), MODEL, Template(load("tiny")))
+    model = weakref.ref(one._backend._generate)
+    one.simulate(
+        ToolCall("f", {}), ToolSet.load([{"name": "f", "parameters": {"type": "object"}}]), Context("g")
+    )  # its thread runs
+    one.close()
+    del one
+    gc.collect()
+    assert model() is None
 
 
 def test_episodes_over_the_engine(simulator, config):

@@ -1,4 +1,4 @@
-"""What a run says of itself before its first step."""
+"""What is looked at before the first step, and what a run says of itself."""
 
 import logging
 from types import SimpleNamespace
@@ -7,7 +7,9 @@ import pytest
 
 from configs import default
 from slca.algorithm_fit import apply_record
-from slca.start import announce
+from slca.start import announce, check_tasks
+from slca.tasks.datasets import write_jsonl
+from slca.tasks.synthesize import tasks
 
 
 def said(caplog, name, **credit):
@@ -44,3 +46,15 @@ def test_what_the_record_sets_and_needs(caplog):
     assert ("INFO", "dr_grpo sets loss.aggregation=constant") in said(caplog, "dr_grpo")
     expected = "slca+llds needs 2 updates or more a rollout batch: train.mu=2 x train.mini_batches=1"
     assert ("INFO", expected) in said(caplog, "slca+llds")
+
+
+@pytest.mark.parametrize(
+    ("train", "lines"), [(5, ["tasks.train=5: the first 5 of 8 tasks are trained on"]), (8, []), (20_000, [])]
+)
+def test_tasks_that_nobody_will_be_trained_on_are_said(tmp_path, config, caplog, train, lines):
+    write_jsonl(tmp_path / "tasks.jsonl", tasks(0, "train", 8))
+    config.tasks.update(source=f"jsonl:{tmp_path}/tasks.jsonl", train=train)
+    config.eval.splits = ()
+    with caplog.at_level(logging.WARNING, "slca"):
+        check_tasks(config)
+    assert caplog.messages == lines

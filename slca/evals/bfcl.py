@@ -45,7 +45,7 @@ GRADE_SECONDS = 3600.0
 class Score:
     """Of one category. n: graded entries; correct: by the official grader; called: share of them with any decodable call;
     floor and ceiling: what doing nothing and the ground truth score on these entries; skipped: prompts beyond the context, not
-    in n; cut: conversations that ran out of context or rounds, wrong."""
+    in n; cut: conversations that ran out of context or rounds (wrong, unless the rounds of the last turn ran out)."""
 
     category: str
     n: int
@@ -296,7 +296,11 @@ def report(scores: Sequence[Score], options: argparse.Namespace, out: Path) -> N
             f"{score.category:24} {score.n:5d} {interval.mean:7.1%}  {f'{interval.low:.1%} to {interval.high:.1%}':>15} "
             f"{score.floor:7.1%} {score.ceiling:8.1%} {score.called:12.1%} {score.skipped:8d} {score.cut:5d}"
         )
-    lines += ["", "floor: never a call; ceiling: the ground truth; skipped for context: not in n; cut: ended early, wrong."]
+    lines += [
+        "",
+        "floor: never a call; ceiling: the ground truth; skipped for context: not in n; cut: ended early (wrong, but for too many",
+        "rounds in the last turn).",
+    ]
     if any("irrelevance" in score.category for score in scores):
         lines.append("Irrelevance rewards silence: read it beside the share of entries with a call.")
     if options.paper_subset:

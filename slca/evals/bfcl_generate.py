@@ -20,7 +20,7 @@ from slca.tasks.schema import ToolSet
 from slca.types import Message, ToolCall
 
 WORKER = Path(__file__).with_name("bfcl_worker.py")
-MAX_STEPS = 20  # call rounds of a user turn before the package gives an entry up (its MAXIMUM_STEP_LIMIT)
+MAX_STEPS = 20  # call rounds of a user turn after which the next one is the last (the package's MAXIMUM_STEP_LIMIT)
 CALL_SECONDS = 30.0  # a call of an official class takes milliseconds; one that takes this long hangs
 START_SECONDS = 120.0
 PARSES = ("official", "strict")
@@ -29,7 +29,8 @@ PARSES = ("official", "strict")
 @dataclass
 class Answer:
     """What goes into the result file. result: text, or texts turn by turn and step by step. calls: decodable calls in it.
-    skipped: the first prompt did not fit; cut: a later one did not, or too many rounds: the entry ends early and is wrong."""
+    skipped: the first prompt did not fit; cut: the entry ends early, because a later one did not, a call hung, or there were too
+    many rounds. It is wrong, but for too many rounds in the last turn: those the grader judges."""
 
     id: str
     result: Any
@@ -99,9 +100,14 @@ class _Rollout:
         self.messages += self.entry["question"][self.turn]
         self.answer.result.append([])
 
-    def end(self) -> None:
-        """Give up: with fewer turns than the ground truth the package calls the entry force-terminated."""
+    def stop(self) -> None:
+        """Give up as the package does after too many rounds: the turn counts as it is. In the last turn the entry is graded, before
+        it there are fewer turns than in the ground truth, which the package calls force-terminated: wrong."""
         self.over = self.answer.cut = True
+
+    def drop(self) -> None:
+        """Give up on a turn that cannot be graded: the entry is wrong."""
+        self.stop()
         self.answer.result.pop()
 
 
@@ -123,7 +129,7 @@ def _advance(rollout: _Rollout, reply: Reply, worker: Worker, how: str, wire: st
     answer = rollout.answer
     if reply.skipped:
         answer.skipped = not (rollout.turn or rollout.step)
-        rollout.end()
+        rollout.drop()
     else:
         text, calls = read(reply, how, wire)
         answer.result[-1].append(text)
@@ -144,8 +150,11 @@ def _execute(rollout: _Rollout, calls: list[ToolCall], worker: Worker) -> None:
     rollout.messages.append(Message(role="assistant", content="", tool_calls=[call.message() for call in named]))
     results = worker.call(rollout.entry["id"], calls)
     rollout.step += 1
-    if results is None or rollout.step > MAX_STEPS:
-        rollout.end()
+    if results is None:  # the grader would run the call as well, and hang
+        rollout.drop()
+        return
+    if rollout.step > MAX_STEPS:
+        rollout.stop()
         return
     for call, result in zip(named, results, strict=True):
         rollout.messages.append(Message(role="tool", content=result, tool_call_id=call.id, name=call.name))

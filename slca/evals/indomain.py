@@ -31,13 +31,14 @@ SHOWN = (
     *(f"weighted_success@{threshold}" for threshold in WEIGHTED), "solved", "tool_turns", "calls", "gold", "surplus", "missing",
     "duplicates", "errors", "tokens/tool", "tokens/summary", "tokens/environment",
 )  # fmt: skip
+SHARES = frozenset(name for name in SHOWN if "success@" in name) | {"solved"}  # of one trial 1 or 0, by definition
 
 
 def evaluate(
     params: Any, tasks: Sequence[Task], sampler: Any, template: Any, simulator: Any, config: Any, *, temperature: float, seed: int,
     trials: int = 1, progress: Callable[[int, int], None] | None = None,
-) -> dict[str, tuple[float, int]]:  # fmt: skip
-    """Metrics of `trials` episodes a task, each (mean, n); temperature 0 is greedy.
+) -> dict[str, tuple[float, float]]:  # fmt: skip
+    """Metrics of `trials` episodes a task, each (sum, n); temperature 0 is greedy.
 
     The draws depend on (seed, task id, trial) alone, so two policies meet the same tasks with the same random numbers.
     """
@@ -50,17 +51,17 @@ def evaluate(
     return summarize(episodes, config)
 
 
-def summarize(episodes: Sequence[Episode], config: Any) -> dict[str, tuple[float, int]]:
-    """Metrics of finished episodes, name -> (mean, n). A NaN score (no verdict) lowers n, not the mean (contract 7)."""
+def summarize(episodes: Sequence[Episode], config: Any) -> dict[str, tuple[float, float]]:
+    """Metrics of finished episodes, name -> (sum, n), for the mean is sum / n also over several tables (`slca.report.metrics`).
+    A NaN score (no verdict) lowers n, not the mean (contract 7)."""
     from slca.evals.costs import costs
     from slca.types import END_REASONS
 
     rows = [row_of(episode, config) for episode in episodes if episode.scored]
-    table = {name: _mean([row[name] for row in rows]) for name in (rows[0] if rows else ())}
-    spent = costs(episodes, math.fsum(row["solved"] for row in rows))
-    table |= {name: (total / n if n else math.nan, int(n)) for name, (total, n) in spent.items()}
-    table["unscored"] = _mean([float(not episode.scored) for episode in episodes])
-    table |= {f"end/{reason}": _mean([float(episode.end == reason) for episode in episodes]) for reason in END_REASONS}
+    table: dict[str, tuple[float, float]] = {name: _pair(row[name] for row in rows) for name in (rows[0] if rows else ())}
+    table |= costs(episodes, math.fsum(row["solved"] for row in rows))
+    table["unscored"] = _pair(float(not episode.scored) for episode in episodes)
+    table |= {f"end/{reason}": _pair(float(episode.end == reason) for episode in episodes) for reason in END_REASONS}
     return table
 
 
@@ -77,9 +78,15 @@ def row_of(episode: Episode, config: Any) -> dict[str, float]:
     return row | {name: math.nan if math.isnan(row["weighted"]) else float(value) for name, value in passed.items()}
 
 
-def _mean(values: Iterable[float]) -> tuple[float, int]:
+def _pair(values: Iterable[float]) -> tuple[float, int]:
+    """(sum, how many) of what is no NaN."""
     kept = [value for value in values if not math.isnan(value)]
-    return (math.fsum(kept) / len(kept) if kept else math.nan), len(kept)
+    return math.fsum(kept), len(kept)
+
+
+def _mean(total: float, n: float) -> tuple[float, int]:
+    """(mean, n) of a pair; NaN for n = 0."""
+    return total / n if n else math.nan, int(n)
 
 
 # The command
@@ -154,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def apply(config: Any, options: argparse.Namespace) -> None:
-    """Put the command's choices into the config. Raises ValueError for an unknown field or a value of another type."""
+    """Put the command's choices into the config. Raises ValueError for an unknown field, a value of another type, or nothing to do."""
     for assignment in options.set:
         path, sign, text = assignment.partition("=")
         section, _, name = path.rpartition(".")
@@ -184,28 +191,36 @@ def apply(config: Any, options: argparse.Namespace) -> None:
             config.eval.temperatures = tuple(float(part) for part in options.temperatures.split(","))
         except ValueError:
             raise ValueError(f"--temperatures={options.temperatures}: numbers separated by commas") from None
+    if not config.eval.splits or not config.eval.temperatures:
+        raise ValueError(
+            "eval.splits and eval.temperatures: nothing to evaluate; name --splits=heldout_tasks or --temperatures=0"
+        )
 
 
 def measure(policy: Any, config: Any, trials: int) -> list[dict[str, Any]]:
-    """A cell for each split and temperature, over one sampler."""
+    """A cell for each split and temperature, over one sampler and one simulator (whose model may fill what memory is left)."""
     from slca.assemble import make_sampler
+    from slca.simulate import make_simulator
 
     sampler = make_sampler(config, policy.model, None, min(config.rollout.slots, config.eval.tasks * trials))
-    return [
-        cell(policy, config, sampler, split, temperature, trials if temperature > 0 else 1)
-        for split in config.eval.splits
-        for temperature in config.eval.temperatures
-    ]
+    simulator = make_simulator(config, policy.model, policy.template)
+    try:
+        return [
+            cell(policy, config, sampler, simulator, split, temperature, trials if temperature > 0 else 1)
+            for split in config.eval.splits
+            for temperature in config.eval.temperatures
+        ]
+    finally:
+        simulator.close()
 
 
-def cell(policy: Any, config: Any, sampler: Any, split: str, temperature: float, trials: int) -> dict[str, Any]:
-    """Everything measured of one split at one temperature."""
+def cell(policy: Any, config: Any, sampler: Any, simulator: Any, split: str, temperature: float, trials: int) -> dict[str, Any]:
+    """Everything measured of one split at one temperature, as if nothing had been asked before it."""
     from slca.rollout.engine import rollout
-    from slca.simulate import make_simulator
     from slca.tasks.datasets import evaluation_tasks
 
     tasks = evaluation_tasks(config.tasks, split, config.eval.tasks, config.eval.seed)
-    simulator = make_simulator(config, policy.model, policy.template)
+    simulator.forget()  # answers of the cell before would be free: cost/tokens_per_solved would depend on the order
     began = time.monotonic()
     episodes = rollout(
         policy.params, tasks, sampler, policy.template, simulator, config,
@@ -213,7 +228,8 @@ def cell(policy: Any, config: Any, sampler: Any, split: str, temperature: float,
     )  # fmt: skip
     out: dict[str, Any] = {"split": split, "temperature": temperature, "tasks": len(tasks), "trials": trials}
     out["seconds"] = time.monotonic() - began
-    out["metrics"] = {name: {"mean": mean, "n": n} for name, (mean, n) in summarize(episodes, config).items()}
+    means = {name: _mean(*pair) for name, pair in summarize(episodes, config).items()}
+    out["metrics"] = {name: {"mean": mean, "n": n} for name, (mean, n) in means.items()}
     out["intervals"] = intervals(episodes, config, trials)
     out["passes"] = passes(episodes, config, trials)
     return out
@@ -229,11 +245,11 @@ def intervals(episodes: Sequence[Episode], config: Any, trials: int) -> dict[str
             rows.setdefault(episode.group, []).append(row_of(episode, config))
     found = {}
     for name in SHOWN:
-        means = [mean for mean, n in (_mean(row[name] for row in task) for task in rows.values()) if n]
+        means = [total / n for total, n in (_pair(row[name] for row in task) for task in rows.values()) if n]
         if not means:
             continue
-        shares = trials == 1 and set(means) <= {0.0, 1.0} and "@" in name
-        found[name] = tuple(wilson(int(sum(means)), len(means)) if shares else mean_interval(means))
+        share = trials == 1 and name in SHARES
+        found[name] = tuple(wilson(int(sum(means)), len(means)) if share else mean_interval(means))
     return found
 
 
@@ -249,7 +265,7 @@ def passes(episodes: Sequence[Episode], config: Any, trials: int) -> dict[str, t
     for k in range(1, trials + 1):
         usable = [kept for kept in runs.values() if len(kept) >= k]
         for name, estimate in (("pass@", pass_at_k), ("pass^", pass_hat_k)):
-            found[f"{name}{k}"] = _mean(estimate(sum(kept), len(kept), k) for kept in usable)
+            found[f"{name}{k}"] = _mean(*_pair(estimate(sum(kept), len(kept), k) for kept in usable))
     return found
 
 

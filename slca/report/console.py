@@ -19,10 +19,15 @@ COLUMNS = {
 
 
 def print_table(results: Sequence[Mapping[str, Any]]) -> None:
-    """Print the rows of `results.json` (evaluations in the middle of RL apart), one block a split and decoding."""
+    """Print the rows of `results.json` (evaluations in the middle of RL apart), one block a split and decoding.
+
+    Nothing where nothing was evaluated.
+    """
     from rich.console import Console
     from rich.table import Table
 
+    if not results:
+        return
     table = Table(title="held-out results")
     for name in ("split", "decoding", "stage"):
         table.add_column(name, no_wrap=True)

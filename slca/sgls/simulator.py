@@ -108,9 +108,14 @@ class Simulator:
         if reset:
             self._meter.reset()
             self._totals = totals
-            if self._cache is not None and self._backend.deterministic:
-                self._cache.forget()
+            if self._backend.deterministic:
+                self.forget()
         return values
+
+    def forget(self) -> None:
+        """Ask afresh from now on: drop the answers kept in memory (not those of the store, nor recorded ones)."""
+        if self._cache is not None:
+            self._cache.forget()
 
     def close(self) -> None:
         """Let go of threads, connections and files."""

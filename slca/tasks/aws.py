@@ -25,7 +25,7 @@ MAX_DESCRIPTION = 80  # characters
 
 _PLUMBING = frozenset(
     "dryrun nexttoken marker nextmarker continuationtoken clienttoken clientrequesttoken idempotencytoken requestpayer expectedbucketowner".split()
-)  # optional arguments about the transport, not the matter
+)  # optional fields about the transport, not the matter
 _SCALARS = {
     "string": "string", "character": "string", "blob": "string", "timestamp": "string", "boolean": "boolean",
     "integer": "integer", "long": "integer", "bigInteger": "integer", "float": "number", "double": "number", "bigDecimal": "number",
@@ -98,12 +98,7 @@ def _object(
         target = shapes[member["shape"]]
         if name not in required:
             plain = target["type"] in _SCALARS and target["type"] != "blob"
-            if (
-                optional <= 0
-                or (scalar_only and not plain)
-                or member.get("deprecated")
-                or name.lower() in ("dryrun", "nexttoken")
-            ):
+            if optional <= 0 or (scalar_only and not plain) or member.get("deprecated") or name.lower() in _PLUMBING:
                 continue
         schema = _schema(target, shapes, level + 1, scalar_only)
         if schema is None:

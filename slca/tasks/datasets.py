@@ -91,11 +91,12 @@ class Stream:
     What comes at position k is a pure function of (dataset, seed, k).
     """
 
-    def __init__(self, read: Callable[[int], Task], size: int, identity: str, seed: int):
+    def __init__(self, read: Callable[[int], Task], size: int, identity: str, seed: int, unused: int = 0):
         import grain
 
         self._tasks = grain.MapDataset.range(size).seed(seed % 2**32).shuffle().repeat().map(read)
         self._read, self._size, self._identity = read, size, identity
+        self.unused = unused  # tasks of the source that never come
         self._position = 0
 
     def next(self, n: int) -> list[Task]:
@@ -103,13 +104,19 @@ class Stream:
         first, self._position = self._position, self._position + n
         return [self._tasks[k] for k in range(first, first + n)]
 
+    def back(self, n: int) -> None:
+        """The last n tasks come again. Raises ValueError where fewer were taken."""
+        if n > self._position:
+            raise ValueError(f"{n} tasks cannot go back: {self._position} tasks were taken")
+        self._position -= n
+
     def at(self, position: int) -> Task:
         """The task of a position; does not move the stream."""
         return self._tasks[position]
 
     def shuffled(self, seed: int) -> Stream:
         """The same tasks in another order, from the start."""
-        return Stream(self._read, self._size, f"{self._identity} seed={seed}", seed)
+        return Stream(self._read, self._size, f"{self._identity} seed={seed}", seed, self.unused)
 
     def state(self) -> dict[str, Any]:
         return {"next_index": self._position, "dataset": self._identity}
@@ -124,27 +131,40 @@ class Stream:
 
 
 def stream(config: Any, split: str, seed: int) -> Stream:
-    """The stream of `config` (the section `tasks`). Raises ValueError naming the field or file at fault."""
-    read, size, identity = _open(config, split, seed)
-    return Stream(read, size, f"{identity} split={split} seed={seed}", seed)
+    """The stream of `config` (the section `tasks`); split `train` has the first `config.train` tasks, if there are more.
+
+    Raises ValueError naming the field or file at fault.
+    """
+    read, stored, identity = _open(config, split, seed)
+    size = _size(config, split, stored, config.train)
+    unused = stored - size if stored is not None else 0
+    # Where nothing is left out, the bound is no part of what the stream is.
+    first = f" first={size}" if unused else ""
+    return Stream(read, size, f"{identity}{first} split={split} seed={seed}", seed, unused)
 
 
 def evaluation_tasks(config: Any, split: str, n: int, seed: int) -> list[Task]:
     """The first n tasks of a split in stored order (fewer if it has fewer): the same ones every time."""
-    read, size, _ = _open(config, split, seed)
-    return [read(i) for i in range(min(n, size))]
+    read, stored, _ = _open(config, split, seed)
+    return [read(i) for i in range(min(n, _size(config, split, stored, n)))]
 
 
-def _open(config: Any, split: str, seed: int) -> tuple[Callable[[int], Task], int, str]:
-    """(task of an index, how many, identity of the content) of a source."""
+def _size(config: Any, split: str, stored: int | None, wanted: int) -> int:
+    """Tasks of a split: as many as are stored or, where they are made, wanted; of `train` at most `config.train`."""
+    size = wanted if stored is None else stored
+    return min(size, config.train) if split == "train" else size
+
+
+def _open(config: Any, split: str, seed: int) -> tuple[Callable[[int], Task], int | None, str]:
+    """(task of an index, how many are stored, identity of the content) of a source; None: they are made, without an end."""
     source, _, place = config.source.partition(":")
     options = {"kinds": tuple(config.kinds), "max_tools": config.max_tools, "made_up": config.made_up}
     if source == "synth":
         made = synthesize.builtin_source(seed, split, domains=tuple(config.domains), **options)
-        return made.task, config.train, f"synth:{_sample(made, options, list(config.domains), config.train)}"
+        return made.task, None, f"synth:{_sample(made, options, list(config.domains), config.train)}"
     if source == "botocore":
         made = synthesize.spec_source(_botocore_specs(), seed, split, **options)
-        return made.task, config.train, f"botocore:{_sample(made, options, config.train)}"
+        return made.task, None, f"botocore:{_sample(made, options, config.train)}"
     if source == "jsonl" and place:
         return _open_jsonl(place, split)
     if source == "tfds" and place:

@@ -11,7 +11,8 @@ import ast
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
 from slca.types import Message, ToolCall
 
@@ -24,6 +25,13 @@ _RESULT = re.compile(r"<tool_response>\s*(.*?)\s*</tool_response>", re.DOTALL)
 # A system message that declares tools: the chat template does that itself, so its part on tools goes.
 _DECLARES = ("<tools>", "<tool_call>", "tool_declare")
 _HEADING = re.compile(r"(?m)^#+ ")
+
+
+class Asked(NamedTuple):
+    """A call that waits for its result. given: the id that the data gave it, "" = none."""
+
+    call: ToolCall
+    given: str
 
 
 class Unusable(ValueError):
@@ -43,9 +51,11 @@ def loaded(value: Any) -> Any:
 def conversation(raw: Iterable[Mapping[str, Any]]) -> list[Message]:
     """Messages in one shape. Calls of one turn stand in one message, results follow with the ids of their calls.
 
-    Raises Unusable for a role nobody knows, a call that cannot be read and a result without a call.
+    A result belongs to the call whose id and name it says, else to the first that waits for one. Raises Unusable for a role nobody
+    knows, a call that cannot be read and a result without a call.
     """
     out: list[Message] = []
+    waiting: list[Asked] = []
     for item in raw:
         role = _ROLES.get(str(item.get("role", item.get("from"))))
         if role is None:
@@ -54,19 +64,27 @@ def conversation(raw: Iterable[Mapping[str, Any]]) -> list[Message]:
         text = "" if content is None else content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
         if role == "system":
             if text := _without_tools(text):
+                waiting.clear()
                 out.append(Message(role="system", content=text))
         elif role == "user":
             results = _RESULT.findall(text)
             for result in results:
-                _result(out, result)
+                _result(out, waiting, result)
             if not results:
+                waiting.clear()
                 out.append(Message(role="user", content=text))
         elif role == "tool":
-            for result in _RESULT.findall(text) or [text]:
-                _result(out, result)
+            results = _RESULT.findall(text) or [text]
+            says = (_text(item.get("tool_call_id")), _text(item.get("name"))) if len(results) == 1 else ("", "")
+            for result in results:
+                _result(out, waiting, result, *says)
         else:
-            _assistant(out, *_turn(item, text, role))
+            _assistant(out, waiting, *_turn(item, text, role))
     return out
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
 
 
 def _without_tools(text: str) -> str:
@@ -81,13 +99,13 @@ def _without_tools(text: str) -> str:
 def _turn(item: Mapping[str, Any], text: str, role: str) -> tuple[str, str, list[ToolCall]]:
     """(text, reasoning, calls) of an assistant turn."""
     if role == "call":
-        return "", "", calls_of(_value(text))
+        return "", "", _calls(_value(text))
     reasoning = item.get("reasoning_content") or ""
     given = item.get("tool_calls") or ([item["function_call"]] if item.get("function_call") else [])
     if given:
-        return text, reasoning, calls_of(loaded(given))
+        return text, reasoning, _calls(loaded(given))
     thought, closed, said = text.rpartition("</think>")
-    calls = [call for block in _CALL.findall(said) for call in calls_of(_value(block.strip()))]
+    calls = [call for block in _CALL.findall(said) for call in _calls(_value(block.strip()))]
     rest = _CALL.sub("", said).strip()
     if "tool_call>" in rest:
         raise Unusable("a call in the text is not closed")
@@ -107,9 +125,15 @@ def _value(text: str) -> Any:
 
 
 def calls_of(value: Any) -> list[ToolCall]:
-    """Calls from an object or a list of them, wrapped in `function` or not. Raises Unusable."""
+    """Calls from an object or a list of them, wrapped in `function` or not, without ids. Raises Unusable."""
+    return [ToolCall(call.name, call.arguments) for call in _calls(value)]
+
+
+def _calls(value: Any) -> list[ToolCall]:
+    """As `calls_of`, with the ids that the data give."""
     out = []
     for one in value if isinstance(value, list) else [value]:
+        given = _text(one.get("id")) if isinstance(one, Mapping) else ""
         one = one.get("function", one) if isinstance(one, Mapping) else None
         if not isinstance(one, Mapping) or not isinstance(one.get("name"), str):
             raise Unusable("a call has no name")
@@ -117,11 +141,11 @@ def calls_of(value: Any) -> list[ToolCall]:
         arguments = {} if arguments in (None, "") else loaded(arguments)
         if not isinstance(arguments, Mapping):
             raise Unusable("a call's arguments are no object")
-        out.append(ToolCall(one["name"], dict(arguments)))
+        out.append(ToolCall(one["name"], dict(arguments), given))
     return out
 
 
-def _assistant(out: list[Message], text: str, reasoning: str, calls: list[ToolCall]) -> None:
+def _assistant(out: list[Message], waiting: list[Asked], text: str, reasoning: str, calls: list[ToolCall]) -> None:
     """Append a turn; calls that follow calls without a result between them belong to the same turn."""
     if calls and out and out[-1]["role"] == "assistant" and out[-1].get("tool_calls"):
         message = out[-1]
@@ -132,21 +156,29 @@ def _assistant(out: list[Message], text: str, reasoning: str, calls: list[ToolCa
         if reasoning:
             message["reasoning_content"] = reasoning
         out.append(message)
+        waiting.clear()
     if calls:
         have = message.setdefault("tool_calls", [])
         turn = sum(other["role"] == "assistant" for other in out)
         for call in calls:
-            have.append(ToolCall(call.name, call.arguments, f"call_{turn}_{len(have)}").message())
+            taken = {other["id"] for other in have}
+            made = next(name for k in count(len(have)) if (name := f"call_{turn}_{k}") not in taken)
+            own = ToolCall(call.name, call.arguments, call.id if call.id and call.id not in taken else made)
+            have.append(own.message())
+            waiting.append(Asked(own, call.id))
 
 
-def _result(out: list[Message], text: str) -> None:
-    asked = next((i for i in range(len(out) - 1, -1, -1) if out[i]["role"] == "assistant"), -1)
-    calls = out[asked].get("tool_calls", []) if asked >= 0 else []
-    answered = sum(message["role"] == "tool" for message in out[asked + 1 :]) if asked >= 0 else 0
-    if answered >= len(calls) or any(message["role"] != "tool" for message in out[asked + 1 :]):
+def _result(out: list[Message], waiting: list[Asked], text: str, given: str = "", name: str = "") -> None:
+    """Append the result of a waiting call. given, name: what it says of that; where no call has an id, its own says nothing."""
+    if not waiting:
         raise Unusable("a tool result has no call")
-    call = calls[answered]
-    out.append(Message(role="tool", content=text, tool_call_id=call["id"], name=call["function"]["name"]))
+    given = given if any(asked.given for asked in waiting) else ""
+    found = [asked for asked in waiting if given in ("", asked.given) and name in ("", asked.call.name)]
+    if not found:
+        raise Unusable("a tool result names no call that waits")
+    call = found[0].call
+    waiting.remove(found[0])
+    out.append(Message(role="tool", content=text, tool_call_id=call.id, name=call.name))
 
 
 def steps_of(messages: Iterable[Message]) -> list[list[ToolCall]]:

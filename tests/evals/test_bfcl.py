@@ -106,11 +106,36 @@ def test_a_conversation_ends_early_when_nothing_fits_or_nothing_ends_it():
         return [Reply(written([CD])) for _ in requests]
 
     (answer,) = multi_turn([entry(turns=2)], never_done, Files(), "official", "hermes")
-    assert answer.cut and answer.result == [] and answer.calls == MAX_STEPS + 1
+    assert answer.cut and answer.result == [[written([CD])] * 21] and answer.calls == MAX_STEPS + 1 == 21
     (answer,) = multi_turn([entry()], lambda requests: [Reply(skipped=True)], Files(), "official", "hermes")
     assert answer.skipped and answer.result == []
     (answer,) = single_turn([entry("simple_python_0")], lambda requests: [Reply(skipped=True)], "official", "hermes")
     assert answer.skipped
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_a_last_turn_without_an_end_is_graded_as_the_official_runner_has_it(turns):
+    """It stops after MAX_STEPS + 1 rounds of calls and keeps them: in the last turn the lengths match, and the grader looks."""
+
+    def done_but_for_the_last(requests):
+        return [Reply("Done." if request.turn < turns - 1 else written([CD])) for request in requests]
+
+    (answer,) = multi_turn([entry(turns=turns)], done_but_for_the_last, Files(), "official", "hermes")
+    assert answer.cut and answer.result == [["Done."]] * (turns - 1) + [[written([CD])] * (MAX_STEPS + 1)]
+
+
+@pytest.mark.parametrize("why", ["no room", "a call that hangs"])
+def test_a_last_turn_that_the_grader_must_not_see_stays_out(why):
+    """A prompt that does not fit is no answer; the grader would run the call that hangs as well."""
+    files = Files()
+
+    def chat(requests):
+        return [Reply(written([CD]), skipped=why == "no room" and request.step == 1) for request in requests]
+
+    if why == "a call that hangs":
+        files.call = lambda key, calls: None
+    (answer,) = multi_turn([entry()], chat, files, "official", "hermes")
+    assert answer.cut and answer.result == [] and not answer.skipped
 
 
 def test_the_oracle_takes_accepted_values_and_damages_every_second_entry():
@@ -317,6 +342,29 @@ def test_the_grader_takes_hostile_replies_for_wrong_ones(python, tmp_path):
                 bfcl._write(tmp_path, model, name, answers)
     graded = bfcl.grade(python, tmp_path, ["simple_python", "multi_turn_base"])
     assert set(graded.values()) == {(0, len(HOSTILE))}
+
+
+def test_the_grader_accepts_a_last_turn_that_did_not_end(python, tmp_path):
+    """The right calls, then reads without an end: right where that was the last turn, wrong before it."""
+    with Worker(python, tmp_path) as worker:
+        entries = [e for e in worker.entries("multi_turn_base") if "GorillaFileSystem" in e["involved_classes"]][:2]
+        early = entries[1]["id"]
+        true = oracle(entries)
+
+        def chat(requests):
+            return [
+                Reply(written([ToolCall("ls", {})]))
+                if request.step and request.turn == (0 if request.key == early else last[request.key])
+                else true([request])[0]
+                for request in requests
+            ]
+
+        last = {e["id"]: len(e["question"]) - 1 for e in entries}
+        answers = multi_turn(entries, chat, worker, "official", "hermes")
+        for model in (bfcl.OWN, bfcl.CEILING, bfcl.FLOOR):
+            bfcl._write(tmp_path, model, "multi_turn_base", answers)
+    assert [len(a.result) for a in answers] == [last[entries[0]["id"]] + 1, 1] and all(a.cut for a in answers)
+    assert bfcl.grade(python, tmp_path, ["multi_turn_base"])[bfcl.OWN, "multi_turn_base"] == (1, 2)
 
 
 def test_a_call_that_hangs_costs_one_conversation(python, tmp_path, monkeypatch):

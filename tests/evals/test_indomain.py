@@ -1,7 +1,6 @@
 """Metrics of scripted policies whose scores are known by hand."""
 
 import json
-import math
 import os
 import random
 import subprocess
@@ -13,12 +12,14 @@ import pytest
 
 from configs.default import get_config
 from slca.checkpoint import Checkpoints
-from slca.evals.indomain import evaluate, intervals, main, passes, row_of, summarize
+from slca.evals.indomain import SHOWN, evaluate, intervals, main, passes, row_of, summarize
 from slca.evals.stats import mean_interval, wilson
 from slca.learn.update import init_state
 from slca.policy import transformer
 from slca.policy.config import ModelConfig
+from slca.report.metrics import finalize, merge
 from slca.rollout.engine import rollout
+from slca.sgls.simulator import Simulator
 from slca.types import Observation, Task, ToolCall
 from tests.rollout.fakes import ScriptedSampler, Template, Tokenizer
 
@@ -60,22 +61,20 @@ def run(config, names, **options):
 def test_a_right_policy_scores_one(config):
     table = run(config, ["good1", "good2"])
     for name in ("process", "name", "argmatch", "success@0.9", "solved", "answered", "end/answered"):
-        assert table[name] == (1.0, 2), name
-    assert table["tool_turns"] == (1.0, 2) and table["unscored"] == (0.0, 2)
-    assert table["summary"][0] > 0.5
-    assert table["cost/calls_per_solved"] == (1.0, 2) and table["cost/tokens_per_solved"] == (0.0, 2)
+        assert table[name] == (2.0, 2), name
+    assert table["tool_turns"] == (2.0, 2) and table["unscored"] == (0.0, 2)
+    assert table["summary"][0] > 1.0
+    assert table["cost/calls_per_solved"] == (2.0, 2) and table["cost/tokens_per_solved"] == (0.0, 2)
 
 
 def test_a_wrong_argument_costs_the_value_term(config):
     table = run(config, ["bad", "good"])
     # HierR weights: format .10, name .25, key .15, value .20, parallel .30; the wrong city loses the value term alone.
-    assert table["process"] == (pytest.approx((0.8 + 1.0) / 2), 2)
-    assert table["success@0.9"] == (0.5, 2) and table["name"] == (1.0, 2)
-    assert table["argmatch"] == (pytest.approx((0.5 + 1.0) / 2), 2)
-    assert table["cost/calls_per_solved"] == (
-        2.0,
-        1,
-    )  # the call of the rollout that failed was made for the other one's success
+    assert table["process"] == (pytest.approx(0.8 + 1.0), 2)
+    assert table["success@0.9"] == (1.0, 2) and table["name"] == (2.0, 2)
+    assert table["argmatch"] == (pytest.approx(0.5 + 1.0), 2)
+    # The call of the rollout that failed was made for the other one's success.
+    assert table["cost/calls_per_solved"] == (2.0, 1)
 
 
 def test_no_call_where_one_is_due(config):
@@ -85,16 +84,26 @@ def test_no_call_where_one_is_due(config):
 
 def test_unscored_rows_lower_n_not_the_mean(config):
     table = run(config, ["good", "broken"])
-    assert table["process"] == (1.0, 1) and table["unscored"] == (0.5, 2) and table["end/sim_failed"] == (0.5, 2)
+    assert table["process"] == (1.0, 1) and table["unscored"] == (1.0, 2) and table["end/sim_failed"] == (1.0, 2)
     table = run(config, ["broken"])
     assert "process" not in table and table["unscored"] == (1.0, 1)
-    assert math.isnan(summarize([], config)["unscored"][0])
+    assert summarize([], config)["unscored"] == (0.0, 0)
+
+
+def test_tables_of_parts_merge_into_the_table_of_the_whole(config):
+    """What a part spent without solving anything counts: 1 + 2 calls for one solved task, in one process or in two."""
+    two = episodes(config, ["good1"]), episodes(config, ["bad1", "bad2"])
+    parts = [summarize(part, config) for part in two]
+    assert [part["cost/calls_per_solved"] for part in parts] == [(1.0, 1), (2.0, 0)]
+    found = finalize(merge(*parts))
+    assert found["cost/calls_per_solved"] == 3.0 and found["success@0.9"] == pytest.approx(1 / 3)
+    assert found == finalize(summarize([*two[0], *two[1]], config))
 
 
 def test_trials_are_drawn_by_seed(config):
     table = run(config, [f"coin{i}" for i in range(8)], temperature=1.0, trials=4)
-    mean, n = table["success@0.9"]
-    assert n == 32 and 0.2 < mean < 0.8
+    right, n = table["success@0.9"]
+    assert n == 32 and 0.2 < right / n < 0.8
     assert run(config, [f"coin{i}" for i in range(8)], temperature=1.0, trials=4) == table
     assert run(config, [f"coin{i}" for i in range(8)], temperature=1.0, trials=4, seed=6) != table
 
@@ -122,6 +131,22 @@ def test_intervals_count_tasks_not_trials(config):
     assert (mean, n) == (pytest.approx(1.8 / 3), 3) and low < mean < high
     found = intervals(episodes(config, ["good1", "bad1"], trials=2), config, 2)
     assert found["success@0.9"][3] == 2 and found["success@0.9"] == tuple(mean_interval([1.0, 0.0]))
+
+
+def test_shares_of_single_trials_have_a_wilson_interval_and_they_alone(config):
+    """`solved` as well as the successes, and where nothing was solved; a score that happens to be 0 or 1 is still a score."""
+    ran = episodes(config, ["lazy1", "lazy2"])
+    assert {row_of(one, config)["name"] for one in ran} <= {0.0, 1.0}
+    found = intervals(ran, config, 1)
+    shares = {name for name in SHOWN if "success@" in name} | {"solved"}
+    assert all(
+        found[name][:3] == pytest.approx((0.0, 0.0, 0.657620), abs=1e-6) for name in shares
+    )  # z^2 / (2 + z^2), z = 1.959964
+    assert found["name"] == tuple(mean_interval([0.0, 0.0])) and found["calls"][:3] == (0.0, 0.0, 0.0)
+    found = intervals(episodes(config, ["good1", "bad1"]), config, 1)
+    assert found["solved"] == tuple(wilson(1, 2)) and found["name"] == (1.0, 1.0, 1.0, 2)
+    several = intervals(episodes(config, ["good1", "bad1"], trials=2), config, 2)
+    assert several["solved"] == tuple(mean_interval([1.0, 0.0]))
 
 
 def test_pass_at_k_and_pass_hat_k(config):
@@ -170,9 +195,40 @@ def test_the_command_on_held_out_tasks_and_tools(run_folder, tmp_path, capsys):
         assert words in said, words
 
 
+def no_memory(*_, **__):
+    raise RuntimeError("no memory")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_one_simulator_for_all_cells_let_go_at_the_end(run_folder, monkeypatch, fails):
+    """A model of the simulator that fits once fits all along; what it was asked in one cell is asked again in the next."""
+    made = []
+
+    class Counted(Simulator):
+        def close(self):
+            self.closed = True
+            super().close()
+
+        def forget(self):
+            self.forgotten = getattr(self, "forgotten", 0) + 1
+            super().forget()
+
+    def make(config, model, template):
+        made.append(Counted.from_config(config.sgls))
+        return made[-1]
+
+    monkeypatch.setattr("slca.simulate.make_simulator", make)
+    if fails:
+        monkeypatch.setattr("slca.rollout.engine.rollout", no_memory)
+    assert main([f"--checkpoint={run_folder}", "--tasks=1"]) == (1 if fails else 0)
+    (simulator,) = made
+    assert simulator.closed and simulator.forgotten == (1 if fails else 4)
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
+        (["--set", "eval.splits=[]"], "eval.splits and eval.temperatures: nothing to evaluate; name --splits=heldout_tasks"),
         (["--set", "rollout.slotz=3"], "no such config field"),
         (["--set", "rollout.slots=many"], "rollout.slots is a int"),
         (["--set", "tasks.source=nowhere"], "tasks.source"),

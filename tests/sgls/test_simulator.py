@@ -135,6 +135,17 @@ def test_cache_scopes(cache, asked):
     assert len(backend.requests) == asked
 
 
+def test_what_is_forgotten_is_asked_again():
+    backend = Echo(GOOD)
+    simulator = Simulator(backend)
+    for forget in (False, True, False):
+        if forget:
+            simulator.forget()
+        assert simulator.simulate(WEATHER, TOOLS, Context("g")).text == GOOD
+    assert len(backend.requests) == 2
+    Simulator(backend, cache="none").forget()  # nothing is kept there
+
+
 def test_another_schema_is_another_world():
     other = ToolSet.load([{"name": "get_weather", "parameters": {"type": "object"}, "response": {"type": "object"}}])
     backend = Echo(GOOD)

@@ -26,6 +26,42 @@ def test_many_operations_and_services(specs):
     assert sizes[len(sizes) // 2] < 500 and sizes[-1] < 2000  # characters of a prompt
 
 
+MODEL = {
+    "operations": {"PutNote": {"input": {"shape": "In"}, "output": {"shape": "Out"}, "documentation": "Keeps a note."}},
+    "shapes": {
+        "In": {"type": "structure", "required": ["Note", "Marker"], "members": {
+            "Note": {"shape": "Text"}, "Marker": {"shape": "Text"}, "DryRun": {"shape": "Flag"}, "clientRequestToken": {"shape": "Text"},
+            "IdempotencyToken": {"shape": "Text"}, "Color": {"shape": "Text"}, "Size": {"shape": "Text"}, "Mood": {"shape": "Text"}}},
+        "Out": {"type": "structure", "members": {
+            "NextToken": {"shape": "Text"}, "NextMarker": {"shape": "Text"}, "Id": {"shape": "Text"}}},
+        "Text": {"type": "string"}, "Flag": {"type": "boolean"},
+    },
+}  # fmt: skip
+
+
+def test_optional_fields_about_the_transport_are_left_out():
+    """They take no place of those that are about the matter; a required one stays."""
+    function = aws._spec("notes", "PutNote", MODEL)["function"]
+    assert list(function["parameters"]["properties"]) == ["Note", "Marker", "Color", "Size"]
+    assert list(function["response"]["properties"]) == ["Id"]
+
+
+def test_no_default_tool_has_one(specs):
+    for spec in specs:
+        for part in ("parameters", "response"):
+            fields = spec["function"][part]
+            optional = {name.lower() for name in fields["properties"]} - {name.lower() for name in fields["required"]}
+            assert not optional & {
+                "clientrequesttoken",
+                "clienttoken",
+                "idempotencytoken",
+                "marker",
+                "nextmarker",
+                "nexttoken",
+                "dryrun",
+            }
+
+
 def test_valid_calls_get_valid_answers_and_invalid_ones_errors(specs):
     tools = ToolSet.load(specs)
     for k, tool in enumerate(tools.tools.values()):

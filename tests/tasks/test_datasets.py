@@ -97,6 +97,15 @@ def test_resume(section):
     assert resumed.next(37) == whole[33:] and resumed.state()["next_index"] == 70
 
 
+def test_what_was_taken_back_comes_again(section):
+    tasks = stream(section, "train", 0)
+    first = tasks.next(5)
+    tasks.back(2)
+    assert tasks.state()["next_index"] == 3 and tasks.next(2) == first[3:]
+    with pytest.raises(ValueError, match="5 tasks were taken"):
+        tasks.back(6)
+
+
 @pytest.mark.parametrize(
     "change", [{"max_tools": 2}, {"made_up": 0.1}, {"kinds": ("single",)}, {"domains": ("weather",)}, {"train": 49}]
 )
@@ -111,6 +120,40 @@ def test_resume_refuses_another_dataset(section, change):
 
 def test_evaluation_tasks_are_always_the_same(section):
     assert evaluation_tasks(section, "heldout_tools", 9, 5) == list(tasks(5, "heldout_tools", 9))
+
+
+def test_the_bound_on_the_training_stream_bounds_no_other_split(section, tmp_path):
+    """Every source: `train` tasks a pass, the first ones of a file; evaluation has as many as it asks for."""
+    section.train = 8
+    assert evaluation_tasks(section, "heldout_tools", 30, 5) == list(tasks(5, "heldout_tools", 30))
+    assert sorted(ids(stream(section, "train", 5).next(16))) == sorted(2 * ids(tasks(5, "train", 8)))
+    made = [*tasks(0, "train", 20), *tasks(0, "heldout_tasks", 12)]
+    write_jsonl(tmp_path / "tasks.jsonl", made)
+    datasets.materialise(tmp_path / "tfds", 0, {"train": 20, "heldout_tasks": 12})
+    for source in (f"jsonl:{tmp_path}/tasks.jsonl", f"tfds:{tmp_path}/tfds"):
+        section.source = source
+        found = stream(section, "train", 5)
+        assert found.unused == 12
+        once = ids(found.next(8))
+        assert len(set(once)) == 8 and sorted(ids(found.next(8))) == sorted(once)
+        assert sorted(ids(evaluation_tasks(section, "train", 100, 0))) == sorted(once)
+        assert sorted(ids(evaluation_tasks(section, "heldout_tasks", 100, 0))) == sorted(ids(made[20:]))
+    section.source = f"jsonl:{tmp_path}/tasks.jsonl"
+    assert sorted(ids(stream(section, "train", 5).next(8))) == sorted(ids(made[:8]))
+
+
+def test_a_bound_that_cuts_nothing_leaves_the_stream_as_it_is(section, tmp_path):
+    write_jsonl(tmp_path / "tasks.jsonl", tasks(0, "train", 20))
+    section.source = f"jsonl:{tmp_path}/tasks.jsonl"
+    state = stream(section, "train", 0).state()
+    for size in (20, 10**9):
+        section.train = size
+        same = stream(section, "train", 0)
+        same.restore(state)
+        assert same.unused == 0 and "first" not in same.state()["dataset"]
+    section.train = 19
+    with pytest.raises(ValueError, match="saved position"):
+        stream(section, "train", 0).restore(state)
 
 
 @pytest.mark.parametrize("source", ["synthetic", "jsonl:", "tfds:", "", "jsonl:/nowhere/x.jsonl", "tfds:/nowhere"])

@@ -26,4 +26,5 @@ def get_config(arg: str = "slca"):
     c.sft.steps, c.sft.demonstrations, c.sft.batch_rows, c.sft.row_length = STEPS, BATCH, BATCH, 16_384
     c.sft.lr, c.sft.schedule, c.sft.warmup = 5e-6, "cosine", 0.1
     c.train.steps, c.eval.splits = 0, ()
+    c.checkpoint.sft_every = 100
     return c

@@ -182,6 +182,27 @@ def test_parameters_that_no_call_can_have_are_named(served, parameters, choice):
 
 @constrained
 @pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "minimum": -(2**63), "maximum": -(2**63)},
+        {"type": "integer", "minimum": -1e20, "exclusiveMaximum": -1e19},
+        {"enum": [1, -(2**63)]},
+    ],
+)
+def test_numbers_that_would_end_the_process_are_refused(served, schema):
+    """llguidance 1.9 dies of a 64-bit integer that is the lowest there is."""
+    form = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+    parameters = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    forced = {"tools": [{"type": "function", "function": {"name": "f", "parameters": parameters}}], "tool_choice": "required"}
+    for body, param in ((form, "response_format"), (forced, "tools[0].function.parameters")):
+        (answer,) = ask(served, body)
+        error = answer.json()["error"]
+        assert answer.status_code == 400 and param in error["param"] and "64-bit" in error["message"], answer.text
+    assert served[2].health() == "" and ask(served, {})[0].status_code == 200
+
+
+@constrained
+@pytest.mark.parametrize(
     "schema", [{"type": "nonsense"}, {"$ref": "http://example.org/x"}, {"type": "string", "pattern": "("}, {"enum": []}, False]
 )
 def test_schemas_without_a_grammar_are_refused(served, schema):

@@ -11,6 +11,7 @@ from slca.sgls import grammar
 from slca.sgls.backends import BackendError
 from slca.sgls.local import Generated
 from slca.sgls.simulator import Simulator
+from slca.tasks.schema import ToolSet
 from slca.types import Context, ToolCall
 from tests.sgls.tools import TOOLS
 
@@ -64,6 +65,54 @@ def test_a_failing_engine_fails_its_calls_only(simulate):
     seen = [simulator.simulate(weather("Oslo"), TOOLS, Context("g")) for _ in range(3)]
     assert [o.status for o in seen] == ["sim_failed", "sim_failed", "ok"]
     assert [o.provenance.get("error") for o in seen] == ["generate/RuntimeError", "generate/ValueError", None]
+
+
+class Panic(BaseException):
+    """As the failures of compiled libraries: no Exception."""
+
+
+def test_a_failure_that_is_no_exception_ends_neither_the_thread_nor_later_calls(simulate):
+    script = [Panic("engine"), None, [Generated(GOOD)]]
+
+    def generate(prompts, *_):
+        entry = script.pop(0)
+        if isinstance(entry, Panic):
+            raise entry
+        return entry  # None has no length
+
+    simulator = simulate(generate, timeout=20.0)
+    seen = [simulator.simulate(weather("Oslo"), TOOLS, Context("g")) for _ in range(3)]
+    assert [o.provenance.get("error") for o in seen] == ["generate/Panic", "generate/TypeError", None]
+
+
+@pytest.mark.parametrize("error", [Panic, ArithmeticError])
+def test_a_prompt_or_grammar_that_fails_fails_alone(simulate, monkeypatch, error):
+    def compile(schema, max_tokens):
+        if "body" in json.dumps(schema):  # that of a note
+            raise error
+        return None
+
+    monkeypatch.setattr(grammar, "available", lambda: True)
+    monkeypatch.setattr(grammar, "compile", compile)
+    sizes = []
+
+    def generate(prompts, *_):
+        sizes.append(len(prompts))
+        return [Generated(GOOD)] * len(prompts)
+
+    simulator = simulate(generate, timeout=20.0)
+    calls = [weather("Oslo"), ToolCall("notes.get", {"id": "7"}), weather("Rome")]
+    with ThreadPoolExecutor(3) as pool:
+        seen = list(pool.map(lambda call: simulator.simulate(call, TOOLS, Context("g")), calls))
+    assert [o.provenance.get("error") for o in seen] == [None, f"prompt/{error.__name__}", None] and sum(sizes) == 2
+    assert simulator.simulate(calls[1], TOOLS, Context("g")).provenance["error"] == f"prompt/{error.__name__}"
+    assert simulator.simulate(weather("Bonn"), TOOLS, Context("g")).status == "ok"
+
+
+def test_a_call_after_the_close_is_refused_at_once(simulate):
+    simulator = simulate(lambda prompts, *_: [Generated(GOOD)] * len(prompts), timeout=20.0)
+    simulator.close()
+    assert simulator.simulate(weather("Oslo"), TOOLS, Context("g")).provenance["error"] == "closed"
 
 
 def test_a_prompt_without_a_reply_fails_alone(simulate):
@@ -143,6 +192,17 @@ def test_paper_mode_has_neither_grammar_nor_extras(simulate):
         return [Generated("<response>anything</response>")]
 
     assert simulate(generate, mode="paper").simulate(weather("Oslo"), TOOLS).text == "anything"
+
+
+@pytest.mark.skipif(not grammar.available(), reason="the extra `grammar` (llguidance) is not installed")
+def test_a_tool_whose_schema_has_no_grammar_is_asked_without_one(simulate):
+    """A float below an integer beyond floats: no float holds their distance."""
+    response = {"type": "number", "minimum": 0.5, "maximum": 10**400}
+    tools = ToolSet.load([{"name": "f", "parameters": {"type": "object"}, "response": response}])
+    simulator = simulate(lambda prompts, *_: [Generated("0.75")] * len(prompts), timeout=20.0)
+    for group in ("g", "h"):
+        assert simulator.simulate(ToolCall("f", {}), tools, Context(group)).text == "0.75"
+    assert simulator.metrics()["local/unconstrained"] == 2
 
 
 @pytest.mark.skipif(not grammar.available(), reason="the extra `grammar` (llguidance) is not installed")

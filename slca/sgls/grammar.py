@@ -85,7 +85,7 @@ def checked(schema: Mapping[str, Any], layout: Mapping[str, Any]) -> str:
 
 def _least_number(schema: Any) -> float:
     """The smallest number anywhere in a schema, 0 where none is below it."""
-    least, waiting = 0, [schema]
+    least, waiting = 0.0, [schema]
     while waiting:
         node = waiting.pop()
         if isinstance(node, Mapping):

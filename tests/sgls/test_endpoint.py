@@ -143,9 +143,7 @@ def test_a_burst_of_refusals_that_ask_to_come_again_fails_nobody(endpoint):
 
     with Server([overloaded]) as server:
         one = endpoint(server)
-        made = together(
-            32, lambda i: one.complete([{"role": "user", "content": f"caller {i}"}], temperature=0, max_tokens=1)
-        )
+        made = together(32, lambda i: one.complete([{"role": "user", "content": f"caller {i}"}], temperature=0, max_tokens=1))
         assert made == ["fine"] * 32 and one.counts["http_429"] == one.counts["retries"] == 32
 
 

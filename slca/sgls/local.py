@@ -64,7 +64,7 @@ class Local:
 
     def __init__(self, generate: Generate, *, model: str, temperature: float, max_tokens: int, paper: bool = False):
         self.temperature, self.max_tokens, self.paper = temperature, max_tokens, paper
-        self.identity = f"jax:{model}:{'paper' if paper else prompts.VERSION}"
+        self.identity = f"jax:{model}:{'paper' if paper else prompts.VERSION}:t={temperature:g}:n={max_tokens}"
         self.counted: Counter[str] = Counter()
         self._generate = generate
         self._constrained = not paper and grammar.available()

@@ -12,7 +12,7 @@ from slca.sgls.backends import BackendError
 from slca.sgls.local import Generated
 from slca.sgls.simulator import Simulator
 from slca.tasks.schema import ToolSet
-from slca.types import Context, ToolCall
+from slca.types import Context, Observation, ToolCall
 from tests.sgls.tools import TOOLS
 
 GOOD = '{"city": "Oslo", "temp_c": 4}'
@@ -142,6 +142,12 @@ def test_draws_are_named_by_the_world_or_by_the_call(simulate):
     assert first[0] == first[1] and len(set(first)) == 3 and all(0 <= seed < 2**31 for seed in first)
     each = [alone.simulate(weather("Oslo"), TOOLS, context) and seeds[-1] for context in contexts]
     assert len(set(each)) == 4
+    earlier = [(weather("Oslo"), Observation(GOOD))]
+    others = [{"step": 1}, {"copy": 1}, {"sample": 1}, {"call": 1}, {"transcript": earlier}, {"seed": 1}, {}, {}]
+    apart = [alone.simulate(weather("Oslo"), TOOLS, Context("i", **other)) and seeds[-1] for other in others]
+    assert len(set(apart)) == 7 and apart[-1] == apart[-2]  # the same call of the same rollout draws the same
+    worlds = [simulate(generate).simulate(weather("Oslo"), TOOLS, Context("i", **other)) and seeds[-1] for other in others]
+    assert len(set(worlds)) == 2  # a shared answer is named by the run's seed and the group
 
 
 def test_another_model_is_another_cache(simulate, tmp_path):
@@ -151,9 +157,10 @@ def test_another_model_is_another_cache(simulate, tmp_path):
         sizes.append(len(prompts))
         return [Generated(GOOD)] * len(prompts)
 
-    for model in ("a", "a", "b"):
-        simulate(generate, model=model, store=str(tmp_path / "s.db")).simulate(weather("Oslo"), TOOLS, Context("g"))
-    assert len(sizes) == 2
+    for options in ({"model": "a"}, {"model": "a"}, {"model": "b"}, {"temperature": 0.2}, {"max_tokens": 99}, {"timeout": 9.0}):
+        options = {"model": "a"} | options
+        simulate(generate, store=str(tmp_path / "s.db"), **options).simulate(weather("Oslo"), TOOLS, Context("g"))
+    assert len(sizes) == 4  # a, b, another temperature, another budget; a deadline changes no answer
 
 
 def test_the_model_is_counted_and_closed(simulate):

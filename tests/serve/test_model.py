@@ -101,6 +101,13 @@ def test_a_conversation_goes_on_from_its_row_with_the_ids_of_a_new_one(served):
     assert (stats["continued_total"], stats["continued_tokens_total"]) == (6, reused)
 
 
+@pytest.mark.parametrize("temperature", [1e-300, 1e-39, 2e-38, 5e-4])
+def test_a_tiny_temperature_is_answered_as_0(served, temperature):
+    fields = {"logprobs": True, "return_token_ids": True}
+    tiny_one, greedy = (ask(served, {"temperature": t} | fields)[0].json()["choices"][0] for t in (temperature, 0))
+    assert tiny_one["token_ids"] == greedy["token_ids"] and tiny_one["logprobs"] == greedy["logprobs"]
+
+
 def test_a_seed_of_any_size_repeats(served):
     for seed in (-1, 2**31, 10**30):
         one, two = ask(served, {"seed": seed}, {"seed": seed})

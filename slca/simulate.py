@@ -36,6 +36,8 @@ from slca.sgls.simulator import Simulator
 if TYPE_CHECKING:
     from slca.chat.template import Template
 
+OWN_SHARE = 0.95  # of rollout.tool_timeout, which the simulator may use
+
 log = logging.getLogger("slca")
 
 
@@ -44,9 +46,9 @@ def make_simulator(config: Any, model: ModelConfig, template: Template) -> Simul
 
     model, template: the policy's, for `sgls.model=""`. Raises ValueError where the model cannot be loaded or is too short.
     """
-    section = config.sgls
+    section, timeout = config.sgls, seconds_a_call(config)
     if section.backend != "jax":
-        return Simulator.from_config(section)
+        return Simulator.from_config(section, timeout=timeout)
     name, model, params, template = _frozen(config, model, template)
     capacity = section.max_prompt_tokens + section.max_tokens
     if capacity > model.max_length:
@@ -64,7 +66,7 @@ def make_simulator(config: Any, model: ModelConfig, template: Template) -> Simul
     )  # fmt: skip
     # A compilation inside a call would count against the call's deadline.
     compile_all(sampler, frozen.weights, template.stop_ids)
-    simulator = Simulator.from_config(section, generate=frozen, model=name)
+    simulator = Simulator.from_config(section, generate=frozen, model=name, timeout=timeout)
     # A thread inside XLA must not outlive the interpreter; but one that is closed before is let go, and its model with it.
     atexit.register(_close, weakref.ref(simulator))
     return simulator
@@ -73,6 +75,11 @@ def make_simulator(config: Any, model: ModelConfig, template: Template) -> Simul
 def _close(simulator: weakref.ref[Simulator]) -> None:
     if (found := simulator()) is not None:
         found.close()
+
+
+def seconds_a_call(config: Any) -> float:
+    """The simulator's deadline: so far before that of the rollout that it answers, lets go of its request and counts the timeout."""
+    return min(config.sgls.timeout, OWN_SHARE * config.rollout.tool_timeout)
 
 
 class Frozen:

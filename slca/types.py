@@ -141,13 +141,17 @@ class Observation:
 class Context:
     """What the simulator may know about the rollout that calls.
 
-    group: id of the prompt (scope of the group cache and of seeded faults); sample: rollout in the group;
+    group: id of the prompt (scope of the group cache and of seeded faults); sample: rollout in the group; seed: of the run; step:
+    of the rollout; copy: which group of this prompt in the step; call: number of the call in its turn;
     transcript: earlier (call, observation) pairs of this rollout, in order; state: key/value store of mode `kv`.
     """
 
     group: str = ""
     sample: int = 0
     seed: int = 0
+    step: int = 0
+    copy: int = 0
+    call: int = 0
     transcript: list[tuple[ToolCall, Observation]] = field(default_factory=list)
     state: dict[str, Any] = field(default_factory=dict)
 

@@ -18,12 +18,13 @@ import pytest
 
 pytest.importorskip("llguidance", reason="the extra `grammar` (llguidance) is not installed")
 
-from configs import tiny
+from configs import default, tiny
 from slca.chat.template import Template
 from slca.chat.tokenizer import load
 from slca.policy import transformer, weights
 from slca.policy.config import ModelConfig
 from slca.report import metrics
+from slca.rollout.pool import Pool
 from slca.sgls import grammar
 from slca.sgls.backends import BackendError
 from slca.simulate import make_simulator
@@ -55,6 +56,34 @@ def simulator():
 @pytest.fixture(scope="module")
 def frozen(simulator):
     return simulator._backend._generate
+
+
+@pytest.mark.parametrize("own, rollouts, seconds", [(540.0, 600.0, 540.0), (540.0, 30.0, 28.5), (10.0, 30.0, 10.0)])
+def test_the_shorter_of_two_deadlines_is_the_simulators(own, rollouts, seconds):
+    c = section(backend="scripted", timeout=own)
+    c.rollout.tool_timeout = rollouts
+    assert make_simulator(c, MODEL, None).options.timeout == pytest.approx(seconds)
+
+
+def test_the_published_deadline_is_in_force_by_default():
+    c = default.get_config()
+    c.sgls.backend, c.sgls.url = "openai", "http://127.0.0.1:1/v1"
+    assert make_simulator(c, MODEL, None).options.timeout == c.sgls.timeout == 540.0
+
+
+def test_the_simulator_answers_before_the_rollout_gives_a_call_up():
+    """Else the request goes on in a slot of the endpoint, and is counted later, or never, as what it is not."""
+    with Server([("slow", 30.0)]) as server:
+        c = section(backend="openai", url=server.url)
+        c.rollout.tool_timeout = 2.0
+        simulator, pool = make_simulator(c, MODEL, None), Pool(1, c.rollout.tool_timeout)
+        call = ToolCall("get_weather", {"city": "Oslo"})
+        pool.submit("call", lambda: simulator.simulate(call, ToolSet.load(SPECS), Context("g")))
+        (job,) = pool.ready(wait=True)
+        pool.shutdown()
+        values = simulator.metrics()
+        assert job.result.status == "timeout" and values["status/timeout"] == 1 and values["calls"] == 1
+        simulator.close()
 
 
 def ask(word):

@@ -98,7 +98,7 @@ def test_each_fault_names_its_field(path, value):
 
 def test_nothing_waits_longer_than_the_watchdog():
     message = refused(run__watchdog_seconds=20.0)
-    assert "run.watchdog_seconds=20" in message and "rollout.tool_timeout=30" in message
+    assert "run.watchdog_seconds=20" in message and "rollout.tool_timeout=600" in message
     judged = refused(run__watchdog_seconds=2000.0, reward__summary="judge", reward__judge_url="http://127.0.0.1:1/v1")
     assert "reward.judge_timeout=540 x (1 + reward.judge_retries=3) = 2160 s" in judged
     config = default.get_config()

@@ -11,7 +11,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -43,7 +43,10 @@ def occupancy(counts: Mapping[str, float]) -> float:
 
 @dataclass(eq=False)
 class _Live:
-    """An episode in progress, its row of the scheduler and the results it waits for (None = not there yet)."""
+    """An episode in progress, its row of the scheduler and the results it waits for (None = not there yet).
+
+    contexts: what each call of the turn is handed, a copy of its own: a call that was given up on may still write into it.
+    """
 
     index: int
     state: machine.State
@@ -52,6 +55,7 @@ class _Live:
     row: Row | None = None
     calls: list[ToolCall] = field(default_factory=list)
     results: list[Observation | None] = field(default_factory=list)
+    contexts: list[Context] = field(default_factory=list)
     info: dict[str, Any] = field(default_factory=dict)
 
 
@@ -82,7 +86,7 @@ class _Engine:
         self, params: Any, sampler: Any, template: Any, simulator: Any, config: Any, seed: int, step: int,
         temperature: float | None, progress: Callable[[int, int], None] | None,
     ) -> None:  # fmt: skip
-        self.simulator, self.template, self.seed = simulator, template, seed
+        self.simulator, self.template, self.seed, self.step = simulator, template, seed, step
         self.temperature = float(config.rollout.temperature if temperature is None else temperature)
         self.rules = machine.Rules.of(
             config, template, capacity=sampler.capacity, longest_prompt=sampler.prompt_buckets[-1], own=sampler.own_length
@@ -141,10 +145,11 @@ class _Engine:
         lives: list[_Live] = []
         seen: Counter[str] = Counter()
         for g, task in enumerate(tasks):
-            key = zlib.crc32(f"{task.id}#{seen[task.id]}".encode()) & 0x7FFFFFFF  # a task that comes twice draws afresh
+            copy = seen[task.id]
+            key = zlib.crc32(f"{task.id}#{copy}".encode()) & 0x7FFFFFFF  # a task that comes twice draws afresh
             seen[task.id] += 1
             for sample in range(group):
-                context = Context(group=task.id, sample=sample, seed=self.seed)
+                context = Context(group=task.id, sample=sample, seed=self.seed, step=self.step, copy=copy)
                 lives.append(_Live(len(lives), machine.new(task, g, sample, context), key))
         return lives
 
@@ -175,7 +180,7 @@ class _Engine:
                 else:
                     self.scheduler.append(live.row, suffix, budget)
             case machine.Act(calls):
-                live.calls, live.results = calls, [None] * len(calls)
+                live.calls, live.results, live.contexts = calls, [None] * len(calls), []
                 for i in range(len(calls) if self.parallel else 1):
                     self._call(live, i)
             case machine.End():
@@ -194,7 +199,10 @@ class _Engine:
         self.ended += 1
 
     def _call(self, live: _Live, i: int) -> None:
-        work = partial(self.simulator.simulate, live.calls[i], live.toolset, live.state.context)
+        known = live.state.context
+        context = replace(known, call=i, transcript=list(known.transcript), state=dict(known.state))
+        live.contexts.append(context)
+        work = partial(self.simulator.simulate, live.calls[i], live.toolset, context)
         self.pool.submit((live, i), work)
 
     def _join(self) -> None:
@@ -213,6 +221,8 @@ class _Engine:
         if live.state.end is not None:  # another call of the turn has killed the row
             return
         result = job.result
+        if not self.parallel and isinstance(result, Observation):
+            live.state.context.state = live.contexts[i].state
         if isinstance(result, TimeoutError):
             result = Observation(f"error: timeout: {result}", status="timeout", cost={"seconds": job.seconds})
         if not isinstance(result, Observation):

@@ -28,7 +28,12 @@ class Job:
 
 
 class Pool:
-    """At most `threads` jobs at once, each given `timeout` seconds from its start; only the owner's thread calls the methods."""
+    """At most `threads` jobs at once, each given `timeout` seconds from its start; only the owner's thread calls the methods.
+
+    A worker decides whether it stays before it hands its result over, and says so with it: what the owner does from then on
+    changes nothing, so `_idle` counts exactly the workers that will ask for a job. Given up before the worker looks: it leaves,
+    another has its place. Given up between its look and the owner's: the result goes nowhere, the worker is one more idle one.
+    """
 
     def __init__(self, threads: int, timeout: float):
         self.threads, self.timeout = threads, timeout
@@ -36,7 +41,7 @@ class Pool:
         self._running: list[Job] = []
         self._idle = 0
         self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[tuple[Job, float, Any]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[Job, float, Any, bool]] = queue.SimpleQueue()
 
     def __len__(self) -> int:
         """Jobs not yet handed back."""
@@ -63,9 +68,9 @@ class Pool:
         try:
             done = self._done.get(timeout=timeout) if timeout else self._done.get_nowait()
             while True:
-                job, seconds, result = done
+                job, seconds, result, stays = done
+                self._idle += stays
                 if not job.over:  # else it came after its deadline and has been answered for
-                    self._idle += 1
                     jobs.append(_finish(job, seconds, result))
                 done = self._done.get_nowait()
         except queue.Empty:
@@ -91,12 +96,15 @@ class Pool:
 
     def _worker(self) -> None:
         while (job := self._inbox.get()) is not None:
-            try:
-                result = job.work()
-            except BaseException as error:  # whatever a tool raises belongs to its row
-                result = error
-            self._done.put((job, time.monotonic() - job.started, result))
-            if job.over:  # given up on: its place has been taken
+            result = None
+            if not job.over:  # else it was given up on before a thread came to it
+                try:
+                    result = job.work()
+                except BaseException as error:  # whatever a tool raises belongs to its row
+                    result = error
+            stays = not job.over  # not after the hand-over, when the owner marks what it has received as well
+            self._done.put((job, time.monotonic() - job.started, result, stays))
+            if not stays:  # given up on: its place has been taken
                 return
         self._inbox.put(None)  # for the next worker
 

@@ -22,6 +22,7 @@ from slca.policy.config import ModelConfig
 from slca.policy.transformer import Transformer, forward_cached, logits, unembed
 
 CDF_BLOCK = 128
+LEAST_TEMPERATURE = 1e-3  # what lies below counts as 0: scores over it overflow, and training takes nothing below either
 
 # Why a row stopped in `decode`. RUNNING: neither; it goes on with the next call.
 RUNNING, STOP, BUDGET, CACHE_FULL = 0, 1, 2, 3
@@ -67,10 +68,10 @@ def draw(
 ) -> tuple[Int[Array, " B"], Float[Array, " B"]]:
     """One token a row by inverse CDF (one uniform number each) and its log-prob under log_softmax(scores / T).
 
-    T = 0 takes the argmax and reports its log-prob at T = 1. A token with score -inf is never drawn. The CDF is summed by blocks
+    T = 0, or below LEAST_TEMPERATURE, takes the argmax and reports its log-prob at T = 1. A token with score -inf is never drawn. The CDF is summed by blocks
     and only the block that is hit is summed by token: two passes over the scores, where a plain cumulated sum takes many.
     """
-    greedy = temperature <= 0
+    greedy = temperature < LEAST_TEMPERATURE
     scaled = scores / jnp.where(greedy, 1.0, temperature)[:, None]
     top = scaled.max(-1)
     blocks = jnp.pad(scaled, ((0, 0), (0, -scores.shape[1] % CDF_BLOCK)), constant_values=-jnp.inf)

@@ -284,7 +284,7 @@ class Sampler:
 
         Args:
             keys: [B] typed keys (see `row_keys`) or their [B, 2] data, one a row and turn.
-            temperature: number or [B]; 0 is greedy.
+            temperature: number or [B]; 0, and what is below 0.001, is greedy.
             stop_ids: ids that end a row; the stop token itself is sampled, counted and pending. At most 16.
             budgets: [B] tokens each row may still sample in this turn.
             active: [B] rows to run; None = those with a budget.

@@ -16,7 +16,7 @@ from slca.chat.template import Template
 from slca.rollout.constraint import Constraint as Held
 from slca.rollout.constraint import words
 from slca.serve.errors import ApiError
-from slca.sgls.grammar import Constraint, available, vocabulary
+from slca.sgls.grammar import Constraint, available, checked, vocabulary
 from slca.types import ToolCall
 
 if TYPE_CHECKING:
@@ -121,13 +121,8 @@ class Grammars:
 
 @lru_cache(maxsize=256)
 def _grammar(text: str, separators: tuple[str, str]) -> str:
-    from llguidance import LLMatcher
-
-    layout: Any = {"whitespace_flexible": False, "item_separator": separators[0], "key_separator": separators[1]}
-    grammar = LLMatcher.grammar_from_json_schema(text, overrides=layout)
-    if fault := LLMatcher.validate_grammar(grammar):
-        raise ValueError(fault)
-    return grammar
+    layout = {"whitespace_flexible": False, "item_separator": separators[0], "key_separator": separators[1]}
+    return checked(json.loads(text), layout)
 
 
 def call_schema(tools: Sequence[Mapping[str, Any]], key: str) -> dict[str, Any]:

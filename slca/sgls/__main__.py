@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from slca.types import Context, Observation
 
 
+REAL = ("mcp", "call", "serve", "timeout")  # options that have a meaning with --mcp
+
+
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m slca.sgls", usage="python -m slca.sgls [--tools FILE | --mcp COMMAND] [--call JSON | --serve] [options]",
@@ -62,12 +65,12 @@ def arguments() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     parser = arguments()
     options = parser.parse_args(argv)
+    if options.mcp is not None and (simulated := without_effect(parser, options)):
+        parser.error(f"{' and '.join([*simulated, '--mcp'])} do not go together: simulated tools, or those of a real server")
     try:
         if options.export:
             return export(options.store, options.export)
-        if options.tools is not None and options.mcp is not None:
-            parser.error("--tools and --mcp do not go together: simulated tools, or those of a real server")
-        toolset = None if options.mcp else load_tools(options.tools) if options.tools else builtin_tools()
+        toolset = None if options.mcp is not None else load_tools(options.tools) if options.tools else builtin_tools()
         simulator = build(options)
         toolset = toolset or simulator.toolset
     except (ImportError, ValueError, OSError, sqlite3.Error) as error:
@@ -105,9 +108,15 @@ def run(options: argparse.Namespace, simulator: Simulator, toolset: ToolSet) -> 
     return repl(simulator, toolset, context, sys.stdin, sys.stdout)
 
 
+def without_effect(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[str]:
+    """The options given that say how tools are simulated, which those of --mcp are not."""
+    given = [name for name, value in vars(options).items() if value != parser.get_default(name)]
+    return [f"--{name.replace('_', '-')}" for name in given if name not in REAL]
+
+
 def build(options: argparse.Namespace) -> Any:
     """The simulator, or the tool server of --mcp, as the options say. Raises ValueError, OSError, ImportError."""
-    if options.mcp:
+    if options.mcp is not None:
         from slca.sgls.remote import ToolServer
 
         return ToolServer(shlex.split(options.mcp), timeout=options.timeout)

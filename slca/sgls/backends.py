@@ -114,7 +114,7 @@ class OpenAI:
 
     def __init__(self, endpoint: Endpoint, *, temperature: float, max_tokens: int, paper: bool = False):
         self.endpoint, self.temperature, self.max_tokens, self.paper = endpoint, temperature, max_tokens, paper
-        self.identity = f"openai:{endpoint.model}:{'paper' if paper else prompts.VERSION}"
+        self.identity = f"openai:{endpoint.model}:{'paper' if paper else prompts.VERSION}:t={temperature:g}:n={max_tokens}"
 
     def reply(self, request: Request) -> Reply:
         try:

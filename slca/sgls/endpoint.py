@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import random
 import threading
@@ -24,6 +25,9 @@ BACKOFF = 0.5  # seconds before the first retry, doubled each time, with full ji
 MAX_BACKOFF = 30.0  # seconds, also the most that a Retry-After header may ask for
 BREAKER_FAILURES = 16  # failed requests in a row that open the circuit
 BREAKER_SECONDS = 15.0  # how long an open circuit refuses before it lets one request through
+CIRCUIT_POLL = 0.05  # seconds between two looks of a call that waits for an open circuit
+FAIR_SHARE = 0.5  # of the timeout: a request that had less of it, the rest went by in our queue, says nothing about the server
+SCHEMAS_REFUSED = 3  # schemas that a server refuses, without ever taking one, before none is sent any more
 RETRIED = frozenset({"connection", "bad_reply", "http_408", "http_409", "http_425", "http_429"})
 
 
@@ -52,23 +56,33 @@ class EndpointError(Exception):
 
 
 class Breaker:
-    """Refuse requests for a while after many failures in a row, so that a dead server costs milliseconds, not deadlines."""
+    """Refuse requests for a while after many failures in a row, so that a dead server costs little, not deadlines.
+
+    After `seconds` one request goes through, the probe; `lost` counts the probes that failed.
+    """
 
     def __init__(self, failures: int = BREAKER_FAILURES, seconds: float = BREAKER_SECONDS):
         self.limit, self.seconds = failures, seconds
-        self.failed = 0
+        self.failed = self.lost = 0
         self.retry_at = 0.0
+        self._probing = False
+
+    @property
+    def open(self) -> bool:
+        return self.failed >= self.limit and time.monotonic() < self.retry_at
 
     def allow(self) -> bool:
-        if self.failed < self.limit:
-            return True
-        if time.monotonic() < self.retry_at:
+        if self.open:
             return False
-        self.retry_at = time.monotonic() + self.seconds  # this one is the probe; the others wait for its outcome
+        if self.failed >= self.limit:
+            self._probing = True
+            self.retry_at = time.monotonic() + self.seconds  # this one is the probe; the others wait for its outcome
         return True
 
     def record(self, ok: bool) -> None:
         self.failed = 0 if ok else self.failed + 1
+        self.lost += self._probing and not ok
+        self._probing = False
         if self.failed == self.limit:
             self.retry_at = time.monotonic() + self.seconds
 
@@ -76,9 +90,11 @@ class Breaker:
 class Endpoint:
     """An OpenAI-compatible chat endpoint.
 
+    `counts`: requests, retries, failures by kind, and `no_schema`: replies that the server gave only without the schema.
+
     url: base, e.g. http://127.0.0.1:8001/v1; key_env: environment variable that holds the key ("" or unset = no key);
-    timeout: seconds a `complete` call, queueing and retries included; retries: after infrastructure errors; concurrency:
-    requests in flight. Raises ValueError on a URL that is no HTTP(S) URL or carries a password.
+    timeout: seconds a `complete` call, queueing and retries included; retries: after infrastructure errors, and probes of an open
+    circuit that a call sees fail before it gives up; concurrency: requests in flight. Raises ValueError on a URL that is no HTTP(S) URL or carries a password.
     """
 
     def __init__(
@@ -107,7 +123,8 @@ class Endpoint:
         self.counts: Counter[str] = Counter()
         self._key_env = key_env
         self._breaker = breaker or Breaker()
-        self._structured = True  # until the server refuses a response_format
+        self._refused: set[int] = set()  # hashes of schemas that the server refuses; it answers the same request without
+        self._structured = False  # whether it has ever taken one
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Any = None
@@ -180,38 +197,60 @@ class Endpoint:
         await self._client.aclose()
 
     async def _with_retries(self, payload: dict[str, Any], schema: Mapping[str, Any] | None, until: float) -> Completion:
-        attempt = 0
+        attempt, name = 0, hash(json.dumps(schema))
+        known = name in self._refused or (len(self._refused) >= SCHEMAS_REFUSED and not self._structured)
+        form = {} if schema is None or known else _response_format(schema)
         while True:
-            structured = schema is not None and self._structured
             try:
-                return await self._attempt(payload | (_response_format(schema) if structured else {}), until)
+                completion = await self._attempt(payload | form, until, self.retries - attempt)
             except EndpointError as error:
-                if structured and error.kind in ("http_400", "http_422"):
-                    self._structured = False  # the server knows no json_schema; not a failure of this request
+                if form and error.kind in ("http_400", "http_422"):
+                    form = {}  # is it the schema? the same request without it will tell
                     continue
                 self.counts[error.kind] += 1
                 wait = min(MAX_BACKOFF, max(error.wait, random.uniform(0.5, 1.0) * self.backoff * 2**attempt))
                 if not error.infrastructure or attempt >= self.retries or time.monotonic() + wait >= until:
                     raise
+            else:
+                self._structured = self._structured or bool(form)
+                if schema is not None and not form:
+                    self._refused.add(name)
+                    self.counts["no_schema"] += 1
+                return completion
             attempt += 1
             self.counts["retries"] += 1
             await asyncio.sleep(wait)
 
-    async def _attempt(self, payload: dict[str, Any], until: float) -> Completion:
-        if not self._breaker.allow():
-            raise EndpointError("circuit_open", "the server failed too often in a row")
+    async def _attempt(self, payload: dict[str, Any], until: float, tries: int) -> Completion:
+        """One request, once the circuit is closed and a slot is free. tries: probes that may fail while it waits."""
+        sent, lost = math.inf, self._breaker.lost
         try:
-            async with asyncio.timeout(max(0.0, until - time.monotonic())), self._slots:
-                self.counts["requests"] += 1
-                completion = await self._request(payload)
+            async with asyncio.timeout(max(0.0, until - time.monotonic())):
+                while True:
+                    await self._circuit(until, lost + tries)
+                    async with self._slots:
+                        if self._breaker.allow():  # it may have opened while this call waited for its slot
+                            sent = time.monotonic()
+                            self.counts["requests"] += 1
+                            completion = await self._request(payload)
+                            break
         except TimeoutError:
-            self._breaker.record(False)
+            if time.monotonic() - sent >= FAIR_SHARE * self.timeout:
+                self._breaker.record(False)
             raise EndpointError("timeout", "no answer before the deadline") from None
         except EndpointError as error:
-            self._breaker.record(error.kind in ("http_400", "http_422", "too_large", "bad_request"))  # the server is alive
+            if error.kind not in ("circuit_open", "bad_request"):  # neither reached the server
+                self._breaker.record(error.kind == "too_large" or error.kind.startswith("http_4"))  # alive, if only to refuse
             raise
         self._breaker.record(True)
         return completion
+
+    async def _circuit(self, until: float, last: int) -> None:
+        """Wait while the circuit is open. Raises EndpointError once `last` probes are lost, or where the next one comes too late."""
+        while self._breaker.open:
+            if self._breaker.lost >= last or self._breaker.retry_at >= until:
+                raise EndpointError("circuit_open", "the server failed too often in a row")
+            await asyncio.sleep(CIRCUIT_POLL)
 
     async def _request(self, payload: dict[str, Any]) -> Completion:
         import httpx

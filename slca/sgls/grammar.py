@@ -29,6 +29,9 @@ _LADDER = (
     Sizes(8, 1, 8, False),
     Sizes(2, 1, 8, False),
 )
+# llguidance 1.9 ends the process where a bound, a constant or a value of an enumeration is -2**63 once it is a 64-bit integer (all
+# smaller numbers are, rounding brings some larger ones there): no number below the next one that a float tells apart is handed on.
+LEAST_NUMBER = -(2**63 - 1024)
 _LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}  # json.dumps' own
 
 
@@ -60,16 +63,38 @@ def compile(schema: Mapping[str, Any], max_tokens: int) -> str:
 @lru_cache(maxsize=4096)
 def _compiled(text: str, max_tokens: int) -> str | NoGrammar:
     """A failure is remembered as well: what has no grammar has none the next time, and finding that out takes long."""
-    from llguidance import LLMatcher
-
     try:
-        grammar = LLMatcher.grammar_from_json_schema(bounded(json.loads(text), max_tokens), overrides=_LAYOUT)
-        fault = LLMatcher.validate_grammar(grammar)
+        return checked(bounded(json.loads(text), max_tokens), _LAYOUT)
     except NoGrammar as error:
         return error.with_traceback(None)
-    except ValueError as error:  # half surrogates
-        fault = f"{type(error).__name__}: {error}"
-    return NoGrammar(fault[:300]) if fault else grammar
+    except (ValueError, ArithmeticError) as error:  # half surrogates; integers beyond floats
+        return NoGrammar(f"{type(error).__name__}: {error}"[:300])
+
+
+def checked(schema: Mapping[str, Any], layout: Mapping[str, Any]) -> str:
+    """The grammar of a schema in llguidance's form; layout: its overrides. Raises NoGrammar; ValueError for half surrogates."""
+    from llguidance import LLMatcher
+
+    if _least_number(schema) < LEAST_NUMBER:
+        raise NoGrammar("a number in it is too far below 0 for 64-bit integers")
+    grammar = LLMatcher.grammar_from_json_schema(schema, overrides=dict(layout))
+    if fault := LLMatcher.validate_grammar(grammar):
+        raise NoGrammar(fault[:300])
+    return grammar
+
+
+def _least_number(schema: Any) -> float:
+    """The smallest number anywhere in a schema, 0 where none is below it."""
+    least, waiting = 0.0, [schema]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Mapping):
+            waiting += node.values()
+        elif isinstance(node, list | tuple):
+            waiting += node
+        elif isinstance(node, int | float):
+            least = min(least, node)
+    return least
 
 
 def available() -> bool:

@@ -31,12 +31,18 @@ UNDECLARED = {
 }
 
 
+Prompt = tuple[list[dict[str, str]], str | None]  # chat messages and the grammar of the reply
+
+
 class Generated(NamedTuple):
     """A sampled text, without its stop token, and the tokens it took."""
 
     text: str
     tokens: int = 0
     prompt_tokens: int = 0
+
+
+Waiting = tuple[Request, Future[Generated]]
 
 
 class Generate(Protocol):
@@ -58,21 +64,24 @@ class Local:
 
     def __init__(self, generate: Generate, *, model: str, temperature: float, max_tokens: int, paper: bool = False):
         self.temperature, self.max_tokens, self.paper = temperature, max_tokens, paper
-        self.identity = f"jax:{model}:{'paper' if paper else prompts.VERSION}"
+        self.identity = f"jax:{model}:{'paper' if paper else prompts.VERSION}:t={temperature:g}:n={max_tokens}"
         self.counted: Counter[str] = Counter()
         self._generate = generate
         self._constrained = not paper and grammar.available()
-        self._waiting: queue.SimpleQueue[tuple[Request, Future[Generated]] | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._closed = False
 
     def reply(self, request: Request) -> Reply:
         future: Future[Generated] = Future()
         with self._lock:
-            if self._thread is None:
+            if self._closed:
+                raise BackendError("closed")
+            if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._serve, name="slca-simulator", daemon=True)
                 self._thread.start()
-        self._waiting.put((request, future))
+            self._waiting.put((request, future))  # under the lock: nothing comes behind the end that `close` puts there
         try:
             generated = future.result(max(0.0, request.deadline - time.monotonic()))
         except TimeoutError:
@@ -85,9 +94,11 @@ class Local:
         return {f"local/{name}": float(count) for name, count in counted.items()}
 
     def close(self) -> None:
-        """Let the model go; replies still being sampled fail."""
+        """Let the model go; replies still being sampled fail, later calls are refused."""
+        with self._lock:
+            self._closed = True
+            self._waiting.put(None)
         getattr(self._generate, "close", lambda: None)()
-        self._waiting.put(None)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(CLOSE_SECONDS)
 
@@ -107,19 +118,33 @@ class Local:
             if stopping:
                 return
 
-    def _sample(self, batch: list[tuple[Request, Future[Generated]]]) -> None:
-        asked = [messages(request, self.paper) for request, _ in batch]
-        grammars = [self._grammar(request) for request, _ in batch]
-        self.counted["batches"] += 1
+    def _sample(self, batch: list[Waiting]) -> None:
+        """Answer for every call of the batch. Nothing gets out: this thread is the only one there is, and the libraries behind
+        grammars and devices throw what is no Exception."""
         try:
-            seeds = [request.seed for request, _ in batch]
-            replies = self._generate(asked, grammars, self.max_tokens, self.temperature, seeds)
-            if len(replies) != len(batch):
-                raise ValueError(f"generate returned {len(replies)} replies for {len(batch)} prompts")
-        except Exception as error:  # the model's engine failed; its callers, not the run, hear of it
+            asked = [(one, prompt) for one in batch if (prompt := self._prompt(*one)) is not None]
+            if asked:
+                self._answer([one for one, _ in asked], [prompt for _, prompt in asked])
+        except BaseException as error:  # the model's engine failed; its callers, not the run, hear of it
             for _, future in batch:
-                future.set_exception(BackendError(f"generate/{type(error).__name__}"))
-            return
+                if not future.done():
+                    future.set_exception(BackendError(f"generate/{type(error).__name__}"))
+
+    def _prompt(self, request: Request, future: Future[Generated]) -> Prompt | None:
+        """What the model is asked; None where that fails, which this call alone hears of, not its neighbours."""
+        try:
+            return messages(request, self.paper), self._grammar(request)
+        except BaseException as error:
+            future.set_exception(BackendError(f"prompt/{type(error).__name__}"))
+            return None
+
+    def _answer(self, batch: list[Waiting], prompts: list[Prompt]) -> None:
+        self.counted["batches"] += 1
+        seeds = [request.seed for request, _ in batch]
+        asked, grammars = [words for words, _ in prompts], [text for _, text in prompts]
+        replies = self._generate(asked, grammars, self.max_tokens, self.temperature, seeds)
+        if len(replies) != len(batch):
+            raise ValueError(f"generate returned {len(replies)} replies for {len(batch)} prompts")
         for (_, future), reply in zip(batch, replies):
             if isinstance(reply, BackendError):
                 future.set_exception(reply)

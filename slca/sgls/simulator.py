@@ -49,6 +49,7 @@ class Simulator:
     ):
         self.options = Options(**options).effective()
         self._backend = backends.make(backend, self.options, generate) if isinstance(backend, str) else backend
+        self._manner = _manner(self.options)
         self._store = _opened(self.options.store) if self.options.store else None
         self._cache = None if self.options.cache == "none" else Cache(self._store)
         self._meter = Meter()
@@ -72,7 +73,8 @@ class Simulator:
     def simulate(self, call: ToolCall, toolset: ToolSet, context: Context | None = None) -> Observation:
         """The tool's answer to `call` in a rollout. Never raises: whatever goes wrong here is `sim_failed` or `timeout`.
 
-        In state `kv` the answer's patch is applied to `context.state`, so calls of one rollout must come one by one.
+        In state `kv` the answer's patch is applied to `context.state`, so calls of one rollout must come one by one; who gives a
+        call up before it returns hands it a context of its own.
         """
         begun = time.monotonic()
         try:
@@ -196,7 +198,7 @@ class Simulator:
         if self._cache is None:
             return self._ask(request)
         links = _footprint(request.transcript or ()) if self._backend.deterministic else ()
-        key = _digest(self._backend.identity, request.contract.digest, request.group, world, identity, *links)
+        key = _digest(self._backend.identity, self._manner, request.contract.digest, request.group, world, identity, *links)
         try:
             wait = max(0.0, request.deadline - time.monotonic())
             observation, known = self._cache.once(key, request.call, lambda: self._ask(request), wait)
@@ -264,10 +266,16 @@ def _opened(path: str) -> Store:
         raise ValueError(f"sgls.store={path}: {error}; name a SQLite file (made if absent) in a folder that exists") from error
 
 
+def _manner(options: Options) -> str:
+    """The options, apart from the backend's, that an answer depends on: part of every cache key, as a store outlives a run."""
+    return f"state={options.state} check={options.response_check} chars={options.max_chars}"
+
+
 def _seed(context: Context, group: str, alone: bool) -> int:
-    """Names a reply's random draws. alone: without a cache nobody shares answers, so each call of each rollout draws afresh."""
-    own = (str(context.sample), str(len(context.transcript))) if alone else ()
-    return int(_digest("draws", str(context.seed), group, *own)[:8], 16) >> 1
+    """Names a reply's random draws. alone: without a cache nobody shares answers, so each call of each rollout draws afresh, in
+    every step."""
+    own = (context.step, context.copy, context.sample, len(context.transcript), context.call) if alone else ()
+    return int(_digest("draws", str(context.seed), group, *map(str, own))[:8], 16) >> 1
 
 
 def _written(context: Context) -> list[tuple[ToolCall, Observation]]:

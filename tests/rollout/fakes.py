@@ -64,7 +64,7 @@ class SlotState:
 
 
 class ScriptedSampler:
-    """The slot interface of `slca.rollout.sampler.Sampler` over a script: (tokens of the row so far, key data) -> a turn's ids.
+    """The slot interface of `slca.rollout.sampler.Sampler` over a script: (tokens of the row so far, key) -> a turn's ids.
 
     The script is asked at each step with the whole row as it stands in the cache, so a token that is lost, doubled or put
     into the wrong slot changes what follows. Log-probs are a hash of that row. The script's turn may lack a stop id.
@@ -141,11 +141,12 @@ class ScriptedSampler:
         tokens = np.zeros((self.slots, self.decode_steps), np.int32)
         logprob, count = np.zeros(tokens.shape, np.float32), np.zeros(self.slots, np.int32)
         reason = np.full(self.slots, RUNNING)
-        running = np.asarray(budgets) > 0
+        running = (np.asarray(budgets) > 0) & (True if active is None else np.asarray(active))
+        temperature = np.broadcast_to(np.asarray(temperature, np.float32), running.shape)
         for n in range(self.decode_steps):
             for slot in np.flatnonzero(running & (reason == RUNNING)):
                 row = state.cache[slot] + [state.last[slot]]
-                token, score = draw(self.script, row, data[slot])
+                token, score = draw(self.script, row, data[slot], temperature[slot])
                 state.cache[slot], state.last[slot] = row, token
                 assert self._behind(state, slot) <= self.own_length
                 tokens[slot, n], logprob[slot, n] = token, score
@@ -159,11 +160,12 @@ class ScriptedSampler:
         return state, tokens, logprob, count, reason
 
 
-def draw(script, row: list[int], key) -> tuple[int, float]:
-    """The next token of a row and its log-prob."""
+def draw(script, row: list[int], key, temperature: float = 1.0) -> tuple[int, float]:
+    """The next token of a row and its log-prob. The script's key is the row's, at a temperature of 1; another makes another."""
     opened = len(row) - 1 - row[::-1].index(CONTROL["<|im_start|>"])
     said = opened + 1 + len("assistant\n")  # where the open turn begins
-    turn = _turn(script, tuple(row[:said]), int(key[0]) ^ int(key[1]))
+    mixed = int(key[0]) ^ int(key[1]) ^ 1000 ^ round(1000 * float(temperature))
+    turn = _turn(script, tuple(row[:said]), mixed)
     return turn[len(row) - said], -float(zlib.crc32(array("i", row).tobytes()) % 997) / 100
 
 

@@ -352,6 +352,55 @@ def test_stateful_calls_run_one_after_the_other(config):
     assert [o.text for o in episode.observations[0]] == ["[]", "['a']", "['a', 'b']"]
 
 
+def test_a_call_that_was_given_up_writes_nothing_any_more(config):
+    """Its answer was a timeout: what it does later is no part of the rollout, whose next calls must not see it either."""
+    config.sgls.state = "kv"
+    reading, written = threading.Event(), threading.Event()
+
+    class Late:
+        def simulate(self, call, toolset, context):
+            if call.name == "save":
+                reading.wait(30)
+                context.state["note"] = "new"
+                context.transcript.append((call, Observation("late")))
+                written.set()
+                return Observation("saved")
+            reading.set()
+            written.wait(30)
+            return Observation(f"{context.state} {[c.name for c, _ in context.transcript]}")
+
+    def script(row, key):
+        turn = Tokenizer().decode(row).count("assistant\n")
+        return [*encode(["", call("save"), call("read"), "done"][turn]), STOP]
+
+    (episode,) = play(limits(config, tool_threads=2, tool_timeout=1.0), [task("t")], script, Late(), group=1)
+    assert written.is_set() and episode.observations[0][0].status == "timeout"
+    assert episode.observations[1][0].text == "{} ['save']"
+
+
+def test_no_two_calls_of_a_run_have_the_same_names(config):
+    """What the simulator's draws are named by: the step, the copy of a task in it, the sample, what came before, the call."""
+    names = []
+
+    class Spy:
+        def simulate(self, call, toolset, context):
+            names.append(
+                (context.seed, context.step, context.group, context.copy, context.sample, len(context.transcript), context.call)
+            )
+            return Observation("ok")
+
+    def script(row, key):
+        turn = Tokenizer().decode(row).count("assistant\n")
+        return [*encode("done" if turn == 3 else call("same") * 2), STOP]
+
+    for step in (0, 7):
+        play(limits(config, max_repeats=9), [task("x"), task("y"), task("x")], script, Spy(), group=2, step=step)
+    assert len(names) == len(set(names)) == 2 * 3 * 2 * 2 * 2  # steps, groups, samples, turns, calls
+    assert {(step, group, copy) for _, step, group, copy, *_ in names} == {
+        (step, *which) for step in (0, 7) for which in (("x", 0), ("x", 1), ("y", 0))
+    }
+
+
 def test_a_deterministic_simulator_makes_the_whole_rollout_repeat(config):
     class Scripted(Tools):
         deterministic = True

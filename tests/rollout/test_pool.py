@@ -66,6 +66,76 @@ def test_an_overdue_call_is_answered_for_and_its_thread_replaced():
     pool.shutdown()
 
 
+class Slowly:
+    """A queue whose putting threads stop, before or after, until the gate opens: other threads get their turn there."""
+
+    def __init__(self, inner, gate, before):
+        self.inner, self.gate, self.before = inner, gate, before
+        self.get, self.get_nowait = inner.get, inner.get_nowait
+
+    def put(self, item):
+        self.gate.wait(30 if self.before else 0)
+        self.inner.put(item)
+        self.gate.wait(30)
+
+
+def test_a_worker_whose_result_is_taken_before_it_goes_on_is_not_lost():
+    pool, gate, before = Pool(1, 2.0), threading.Event(), set(threading.enumerate())
+    pool._done = Slowly(pool._done, gate, before=False)
+    pool.submit("first", lambda: 1)
+    assert [job.result for job in pool.ready(wait=True)] == [1]
+    gate.set()  # the owner has marked the job as over by now
+    for i in range(3):
+        pool.submit(i, lambda: "done")
+        assert drain(pool) == {i: "done"}
+    assert len(set(threading.enumerate()) - before) == 1
+    pool.shutdown()
+
+
+def test_a_call_given_up_while_its_result_is_handed_over_leaves_an_idle_worker():
+    pool, gate, before = Pool(1, 0.2), threading.Event(), set(threading.enumerate())
+    pool._done = Slowly(pool._done, gate, before=True)
+    pool.submit("late", lambda: 1)
+    assert isinstance(drain(pool)["late"], TimeoutError)
+    gate.set()
+    pool.timeout = 20.0
+    for i in range(5):
+        pool.submit(i, lambda: "done")
+        assert drain(pool) == {i: "done"}
+    settle(before, 2)  # it and its replacement, no more
+    until = time.monotonic() + 5
+    while pool._idle < 2 and time.monotonic() < until:
+        assert pool.ready() == []
+    assert pool._idle == 2
+    pool.shutdown()
+    settle(before, 0)
+
+
+class Late:
+    """A queue whose readers come only once the gate is open."""
+
+    def __init__(self, inner, gate):
+        self.inner, self.gate, self.put = inner, gate, inner.put
+
+    def get(self):
+        self.gate.wait(30)
+        return self.inner.get()
+
+
+def test_a_call_given_up_before_a_thread_came_to_it_is_not_made():
+    pool, gate, before, made = Pool(1, 0.1), threading.Event(), set(threading.enumerate()), []
+    pool._inbox = Late(pool._inbox, gate)
+    pool.submit("late", lambda: made.append("late"))
+    assert isinstance(drain(pool)["late"], TimeoutError)
+    gate.set()
+    pool.timeout = 20.0
+    pool.submit("next", lambda: made.append("next"))
+    drain(pool)
+    settle(before, 1)
+    assert made == ["next"]
+    pool.shutdown()
+
+
 def test_threads_leave_when_the_pool_is_shut_down():
     before = set(threading.enumerate())
     pool = Pool(4, 10.0)

@@ -128,6 +128,20 @@ def test_draw_is_the_inverse_of_the_whole_cdf(vocab):
     np.testing.assert_allclose(logprob, np.log(mass[rows, token] / mass.sum(1)), atol=1e-5)
 
 
+def test_a_temperature_too_small_to_divide_by_is_0():
+    """Scores over it overflow: 2e-38 drew an id beyond the vocabulary, 1e-39 is 0 on devices that flush subnormal numbers."""
+    small = [0.0, 1e-39, 2e-38, 1e-30, 9.99e-4]
+    scores = np.random.default_rng(0).normal(0, 5, (len(small) + 1, 300)).astype(np.float32)
+    keys = jax.random.split(jax.random.key(0), len(scores))
+    temperature = jnp.asarray([*small, 1e-3], jnp.float32)
+    token, logprob = map(np.asarray, jax.jit(programs.draw)(keys, jnp.full(len(scores), 5), jnp.asarray(scores), temperature))
+    exact = scores.astype(np.float64)
+    assert token.tolist() == exact.argmax(-1).tolist()
+    plain = exact.max(-1) - np.log(np.exp(exact).sum(-1))
+    np.testing.assert_allclose(logprob[:-1], plain[:-1], atol=1e-5)  # as at 0: log-probs at T = 1
+    np.testing.assert_allclose(logprob[-1], 0, atol=1e-5)  # the training bound itself is a temperature: all mass on the best
+
+
 def test_a_rows_draws_depend_on_its_key_and_position_only(sampler):
     """Contract 11, P13: row order, batch mates, slots, buckets, decode chunks and refilling change nothing, at T = 0.5, 0.8, 1."""
     expected = sample(sampler, temperature=WARMTHS)

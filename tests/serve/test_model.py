@@ -101,6 +101,13 @@ def test_a_conversation_goes_on_from_its_row_with_the_ids_of_a_new_one(served):
     assert (stats["continued_total"], stats["continued_tokens_total"]) == (6, reused)
 
 
+@pytest.mark.parametrize("temperature", [1e-300, 1e-39, 2e-38, 5e-4])
+def test_a_tiny_temperature_is_answered_as_0(served, temperature):
+    fields = {"logprobs": True, "return_token_ids": True}
+    tiny_one, greedy = (ask(served, {"temperature": t} | fields)[0].json()["choices"][0] for t in (temperature, 0))
+    assert tiny_one["token_ids"] == greedy["token_ids"] and tiny_one["logprobs"] == greedy["logprobs"]
+
+
 def test_a_seed_of_any_size_repeats(served):
     for seed in (-1, 2**31, 10**30):
         one, two = ask(served, {"seed": seed}, {"seed": seed})
@@ -178,6 +185,27 @@ def test_parameters_that_no_call_can_have_are_named(served, parameters, choice):
         )
     else:
         assert answer.json()["error"]["param"] == "tools[1].function.parameters", answer.text
+
+
+@constrained
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "minimum": -(2**63), "maximum": -(2**63)},
+        {"type": "integer", "minimum": -1e20, "exclusiveMaximum": -1e19},
+        {"enum": [1, -(2**63)]},
+    ],
+)
+def test_numbers_that_would_end_the_process_are_refused(served, schema):
+    """llguidance 1.9 dies of a 64-bit integer that is the lowest there is."""
+    form = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+    parameters = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    forced = {"tools": [{"type": "function", "function": {"name": "f", "parameters": parameters}}], "tool_choice": "required"}
+    for body, param in ((form, "response_format"), (forced, "tools[0].function.parameters")):
+        (answer,) = ask(served, body)
+        error = answer.json()["error"]
+        assert answer.status_code == 400 and param in error["param"] and "64-bit" in error["message"], answer.text
+    assert served[2].health() == "" and ask(served, {})[0].status_code == 200
 
 
 @constrained

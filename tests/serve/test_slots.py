@@ -33,7 +33,7 @@ class Sampler(ScriptedSampler):
     def compiles(self):
         return 0
 
-    def decode(self, *arguments, active=None, **named):
+    def decode(self, *arguments, **named):
         self.gate.wait()
         if self.broken:
             raise self.broken

@@ -121,6 +121,117 @@ def test_the_circuit_opens_and_closes_again(endpoint):
         assert ask(one).text == "fine"
 
 
+def together(callers, call):
+    """The results of as many calls at once, errors by their kind."""
+
+    def one(i):
+        try:
+            return call(i).text
+        except EndpointError as error:
+            return error.kind
+
+    with ThreadPoolExecutor(callers) as pool:
+        return list(pool.map(one, range(callers)))
+
+
+def test_a_burst_of_refusals_that_ask_to_come_again_fails_nobody(endpoint):
+    seen = set()
+
+    def overloaded(body):
+        asked = body["messages"][0]["content"]
+        return "fine" if asked in seen else seen.add(asked) or ("status", 429)
+
+    with Server([overloaded]) as server:
+        one = endpoint(server)
+        made = together(32, lambda i: one.complete([{"role": "user", "content": f"caller {i}"}], temperature=0, max_tokens=1))
+        assert made == ["fine"] * 32 and one.counts["http_429"] == one.counts["retries"] == 32
+
+
+@pytest.mark.parametrize("code", [400, 401, 403, 404, 408, 409, 422, 425, 429])
+def test_a_server_that_refuses_is_alive(endpoint, code):
+    with Server([("status", code)]) as server:
+        one = endpoint(server, retries=0, breaker=Breaker(failures=2, seconds=60.0))
+        assert [together(1, lambda _: ask(one)) for _ in range(6)] == [[f"http_{code}"]] * 6
+
+
+def test_calls_wait_for_an_open_circuit_and_the_outcome_of_its_probe(endpoint):
+    with Server([("status", 500)] * 2 + [("slow", 0.4), "fine"]) as server:
+        one = endpoint(server, retries=1, breaker=Breaker(failures=2, seconds=0.3))
+        with pytest.raises(EndpointError, match="http_500"):
+            ask(one)
+        made = together(8, lambda _: ask(one))
+        assert sorted(made) == ["fine"] * 7 + ['{"late": true}'] and len(server.requests) == 2 + 8
+
+
+def test_each_lost_probe_costs_a_waiting_call_a_try(endpoint):
+    with Server([("status", 500)]) as server:
+        one = endpoint(server, retries=1, breaker=Breaker(failures=2, seconds=0.2))
+        with pytest.raises(EndpointError, match="http_500"):
+            ask(one)
+        assert together(8, lambda _: ask(one)) == ["circuit_open"] * 8
+        assert len(server.requests) == 3  # two that opened it, one probe
+
+
+def test_nobody_waits_for_a_circuit_that_opens_after_the_deadline(endpoint):
+    with Server([("status", 500)]) as server:
+        one = endpoint(server, retries=2, timeout=30.0, breaker=Breaker(failures=3, seconds=60.0))
+        with pytest.raises(EndpointError, match="http_500"):
+            ask(one)
+        began = time.monotonic()
+        with pytest.raises(EndpointError, match="circuit_open"):
+            ask(one)
+        assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("concurrency, seconds", [(2, 0.3), (20, 0.7)])  # most never leave the queue | half leave it too late
+def test_time_in_our_own_queue_is_no_failure_of_the_server(endpoint, concurrency, seconds):
+    with Server([("slow", seconds)]) as server:
+        one = endpoint(server, retries=0, timeout=1.0, concurrency=concurrency, breaker=Breaker(failures=16, seconds=60.0))
+        assert "timeout" in together(40, lambda _: ask(one))
+        one.timeout = 30.0
+        assert ask(one).text == '{"late": true}'
+
+
+def test_a_server_that_never_answers_opens_the_circuit(endpoint):
+    with Server([("slow", 10.0)]) as server:
+        one = endpoint(server, retries=0, timeout=0.4, breaker=Breaker(failures=3, seconds=60.0))
+        assert together(3, lambda _: ask(one)) == ["timeout"] * 3
+        with pytest.raises(EndpointError, match="circuit_open"):
+            ask(one)
+
+
+def test_a_refused_request_leaves_the_schemas_of_others(endpoint):
+    """The server answers 400 to whatever is too long, and to one schema that it does not know."""
+    odd, plain = {"type": "string", "pattern": "(?=a)"}, {"type": "object"}
+
+    def picky(body):
+        form = body.get("response_format", {}).get("json_schema", {}).get("schema")
+        return ("status", 400) if form == odd or len(body["messages"][0]["content"]) > 50 else "fine"
+
+    with Server([picky]) as server:
+        one = endpoint(server)
+        with pytest.raises(EndpointError, match="http_400"):
+            one.complete([{"role": "user", "content": "x" * 51}], temperature=0, max_tokens=1, schema=plain)
+        assert [ask(one, schema=schema).text for schema in (odd, plain, odd, plain)] == ["fine"] * 4
+        asked = [body.get("response_format", {}).get("json_schema", {}).get("schema") for body in server.requests]
+        assert asked == [plain, None, odd, None, plain, None, plain] and one.counts["no_schema"] == 2
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_server_without_schemas_is_soon_asked_without(endpoint, known):
+    schemas = [{"type": "object"}] * known + [{"const": i} for i in range(5)]
+
+    def picky(body):
+        form = body.get("response_format", {}).get("json_schema", {}).get("schema", {})
+        return ("status", 422) if "const" in form else "fine"
+
+    with Server([picky]) as server:
+        one = endpoint(server)
+        assert [ask(one, schema=schema).text for schema in schemas] == ["fine"] * len(schemas)
+        sent = sum("response_format" in body for body in server.requests)
+        assert sent == (6 if known else 3) and one.counts["no_schema"] == 5
+
+
 def test_response_format_is_dropped_where_the_server_has_none(endpoint):
     schema = {"type": "object"}
     with Server([lambda body: ("status", 400) if "response_format" in body else "fine"]) as server:
@@ -128,7 +239,7 @@ def test_response_format_is_dropped_where_the_server_has_none(endpoint):
         assert ask(one, schema=schema).text == "fine" and ask(one, schema=schema).text == "fine"
         assert server.requests[0]["response_format"]["json_schema"]["schema"] == schema
         assert ["response_format" in body for body in server.requests] == [True, False, False]
-        assert not one.counts["retries"]
+        assert not one.counts["retries"] and one.counts["no_schema"] == 2
 
 
 @pytest.mark.parametrize("escaped", [False, True])

@@ -65,12 +65,22 @@ def test_budgets_that_cannot_hold():
         {"type": "string", "format": "date", "maxLength": 5},
         {"const": "\ud800"},
         {"allOf": [{"type": "string"}, {"type": "null"}]},
+        {"type": "integer", "minimum": -(2**63), "maximum": -(2**63)},  # these numbers end the process inside llguidance
+        {"type": "integer", "maximum": -1e19},
+        {"type": "array", "items": {"const": 512 - 2**63}, "minItems": 1},
+        {"type": "number", "minimum": 0.5, "maximum": 10**400},
     ],
 )
 def test_schemas_without_a_grammar(schema):
     for _ in range(2):  # the second answer comes from memory
         with pytest.raises(grammar.NoGrammar):
             grammar.compile(schema, 100)
+
+
+def test_the_lowest_number_that_has_a_grammar():
+    lowest = 1024 - 2**63  # the next float above -(2**63)
+    assert str(lowest) in grammar.compile({"const": lowest}, 100)
+    assert str(lowest) in grammar.compile({"type": "integer", "minimum": lowest, "maximum": lowest}, 100)
 
 
 def test_a_constraint_allows_what_the_grammar_says():

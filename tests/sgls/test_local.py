@@ -11,7 +11,8 @@ from slca.sgls import grammar
 from slca.sgls.backends import BackendError
 from slca.sgls.local import Generated
 from slca.sgls.simulator import Simulator
-from slca.types import Context, ToolCall
+from slca.tasks.schema import ToolSet
+from slca.types import Context, Observation, ToolCall
 from tests.sgls.tools import TOOLS
 
 GOOD = '{"city": "Oslo", "temp_c": 4}'
@@ -66,6 +67,54 @@ def test_a_failing_engine_fails_its_calls_only(simulate):
     assert [o.provenance.get("error") for o in seen] == ["generate/RuntimeError", "generate/ValueError", None]
 
 
+class Panic(BaseException):
+    """As the failures of compiled libraries: no Exception."""
+
+
+def test_a_failure_that_is_no_exception_ends_neither_the_thread_nor_later_calls(simulate):
+    script = [Panic("engine"), None, [Generated(GOOD)]]
+
+    def generate(prompts, *_):
+        entry = script.pop(0)
+        if isinstance(entry, Panic):
+            raise entry
+        return entry  # None has no length
+
+    simulator = simulate(generate, timeout=20.0)
+    seen = [simulator.simulate(weather("Oslo"), TOOLS, Context("g")) for _ in range(3)]
+    assert [o.provenance.get("error") for o in seen] == ["generate/Panic", "generate/TypeError", None]
+
+
+@pytest.mark.parametrize("error", [Panic, ArithmeticError])
+def test_a_prompt_or_grammar_that_fails_fails_alone(simulate, monkeypatch, error):
+    def compile(schema, max_tokens):
+        if "body" in json.dumps(schema):  # that of a note
+            raise error
+        return None
+
+    monkeypatch.setattr(grammar, "available", lambda: True)
+    monkeypatch.setattr(grammar, "compile", compile)
+    sizes = []
+
+    def generate(prompts, *_):
+        sizes.append(len(prompts))
+        return [Generated(GOOD)] * len(prompts)
+
+    simulator = simulate(generate, timeout=20.0)
+    calls = [weather("Oslo"), ToolCall("notes.get", {"id": "7"}), weather("Rome")]
+    with ThreadPoolExecutor(3) as pool:
+        seen = list(pool.map(lambda call: simulator.simulate(call, TOOLS, Context("g")), calls))
+    assert [o.provenance.get("error") for o in seen] == [None, f"prompt/{error.__name__}", None] and sum(sizes) == 2
+    assert simulator.simulate(calls[1], TOOLS, Context("g")).provenance["error"] == f"prompt/{error.__name__}"
+    assert simulator.simulate(weather("Bonn"), TOOLS, Context("g")).status == "ok"
+
+
+def test_a_call_after_the_close_is_refused_at_once(simulate):
+    simulator = simulate(lambda prompts, *_: [Generated(GOOD)] * len(prompts), timeout=20.0)
+    simulator.close()
+    assert simulator.simulate(weather("Oslo"), TOOLS, Context("g")).provenance["error"] == "closed"
+
+
 def test_a_prompt_without_a_reply_fails_alone(simulate):
     def generate(prompts, *_):
         time.sleep(0.05)
@@ -93,6 +142,12 @@ def test_draws_are_named_by_the_world_or_by_the_call(simulate):
     assert first[0] == first[1] and len(set(first)) == 3 and all(0 <= seed < 2**31 for seed in first)
     each = [alone.simulate(weather("Oslo"), TOOLS, context) and seeds[-1] for context in contexts]
     assert len(set(each)) == 4
+    earlier = [(weather("Oslo"), Observation(GOOD))]
+    others = [{"step": 1}, {"copy": 1}, {"sample": 1}, {"call": 1}, {"transcript": earlier}, {"seed": 1}, {}, {}]
+    apart = [alone.simulate(weather("Oslo"), TOOLS, Context("i", **other)) and seeds[-1] for other in others]
+    assert len(set(apart)) == 7 and apart[-1] == apart[-2]  # the same call of the same rollout draws the same
+    worlds = [simulate(generate).simulate(weather("Oslo"), TOOLS, Context("i", **other)) and seeds[-1] for other in others]
+    assert len(set(worlds)) == 2  # a shared answer is named by the run's seed and the group
 
 
 def test_another_model_is_another_cache(simulate, tmp_path):
@@ -102,9 +157,10 @@ def test_another_model_is_another_cache(simulate, tmp_path):
         sizes.append(len(prompts))
         return [Generated(GOOD)] * len(prompts)
 
-    for model in ("a", "a", "b"):
-        simulate(generate, model=model, store=str(tmp_path / "s.db")).simulate(weather("Oslo"), TOOLS, Context("g"))
-    assert len(sizes) == 2
+    for options in ({"model": "a"}, {"model": "a"}, {"model": "b"}, {"temperature": 0.2}, {"max_tokens": 99}, {"timeout": 9.0}):
+        options = {"model": "a"} | options
+        simulate(generate, store=str(tmp_path / "s.db"), **options).simulate(weather("Oslo"), TOOLS, Context("g"))
+    assert len(sizes) == 4  # a, b, another temperature, another budget; a deadline changes no answer
 
 
 def test_the_model_is_counted_and_closed(simulate):
@@ -143,6 +199,17 @@ def test_paper_mode_has_neither_grammar_nor_extras(simulate):
         return [Generated("<response>anything</response>")]
 
     assert simulate(generate, mode="paper").simulate(weather("Oslo"), TOOLS).text == "anything"
+
+
+@pytest.mark.skipif(not grammar.available(), reason="the extra `grammar` (llguidance) is not installed")
+def test_a_tool_whose_schema_has_no_grammar_is_asked_without_one(simulate):
+    """A float below an integer beyond floats: no float holds their distance."""
+    response = {"type": "number", "minimum": 0.5, "maximum": 10**400}
+    tools = ToolSet.load([{"name": "f", "parameters": {"type": "object"}, "response": response}])
+    simulator = simulate(lambda prompts, *_: [Generated("0.75")] * len(prompts), timeout=20.0)
+    for group in ("g", "h"):
+        assert simulator.simulate(ToolCall("f", {}), tools, Context(group)).text == "0.75"
+    assert simulator.metrics()["local/unconstrained"] == 2
 
 
 @pytest.mark.skipif(not grammar.available(), reason="the extra `grammar` (llguidance) is not installed")

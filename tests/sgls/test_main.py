@@ -136,14 +136,33 @@ def test_without_arguments_the_built_in_tools_are_there():
         (["--fault-rate", "2"], "sgls.faults.rate"),
         (["--store", "/no/such/folder/s.db"], "unable to open"),
         (["--tools", "a", "--mcp", "b"], "--tools and --mcp"),
+        *[
+            (["--mcp", "b", flag, value], f"{flag} and --mcp")
+            for flag, value in (
+                ("--fault-rate", "0.5"),
+                ("--state", "kv"),
+                ("--cache", "none"),
+                ("--store", "s.db"),
+                ("--replays", "r.jsonl"),
+                ("--mode", "paper"),
+                ("--backend", "openai"),
+                ("--url", "http://x"),
+                ("--model", "m"),
+                ("--key-env", "K"),
+                ("--group", "g"),
+                ("--export", "out.jsonl"),
+            )
+        ],
+        (["--mcp", "b", "--tools", "a", "--state", "kv"], "--tools and --state and --mcp"),
         (["--mcp", "/no/such/program"], "MCP server"),
         (["--mcp", "'"], "quotation"),
+        (["--mcp", ""], "an MCP server needs a command"),
         (["--replays", "none.jsonl"], "none.jsonl"),
         (["--unknown"], "--unknown"),
     ],
 )
 def test_mistakes_are_one_clear_line(capsys, flags, words):
-    if "program" in words:
+    if words in ("MCP server", "an MCP server needs a command"):
         pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
     try:
         code = command.main([*flags, "--call", CALL])

@@ -164,6 +164,27 @@ def test_the_store_outlives_the_simulator(tmp_path):
         simulator.close()
 
 
+def test_a_store_hands_out_nothing_made_under_other_options(tmp_path):
+    path, long = str(tmp_path / "s.db"), json.dumps({"answer": "word " * 400})  # 2,014 characters
+    call = ToolCall("free_form", {"q": "a"})
+
+    def asked(reply, call, **options):
+        simulator = Simulator(Echo(reply), store=path, **options)
+        observation = simulator.simulate(call, TOOLS, Context("g"))
+        simulator.close()
+        return observation
+
+    assert len(asked(long, call, max_chars=256).text) <= 256
+    assert json.loads(asked(long, call, max_chars=4096).text) == json.loads(long)
+    assert asked("never asked", call, max_chars=4096).provenance["source"] == "cache"
+    assert asked("It is mild.", WEATHER, response_check=False).text == "It is mild."
+    assert asked(GOOD, WEATHER).text == GOOD
+    patched = json.dumps({"response": {"saved": True}, "state_patch": {"note/1": {"title": "t"}}})
+    save = ToolCall("notes.save", {"id": "1", "title": "t", "body": "b"})
+    assert asked('{"saved": true}', save).status == "ok"
+    assert asked(patched, save, state="kv").provenance["state_patch"] == {"note/1": {"title": "t"}}
+
+
 # replays
 
 

@@ -71,13 +71,13 @@ def _compiled(text: str, max_tokens: int) -> str | NoGrammar:
         return NoGrammar(f"{type(error).__name__}: {error}"[:300])
 
 
-def checked(schema: Mapping[str, Any], layout: Mapping[str, Any]) -> str:
+def checked(schema: dict[str, Any], layout: Any) -> str:
     """The grammar of a schema in llguidance's form; layout: its overrides. Raises NoGrammar; ValueError for half surrogates."""
     from llguidance import LLMatcher
 
     if _least_number(schema) < LEAST_NUMBER:
         raise NoGrammar("a number in it is too far below 0 for 64-bit integers")
-    grammar = LLMatcher.grammar_from_json_schema(schema, overrides=dict(layout))
+    grammar = LLMatcher.grammar_from_json_schema(schema, overrides=layout)
     if fault := LLMatcher.validate_grammar(grammar):
         raise NoGrammar(fault[:300])
     return grammar

@@ -55,6 +55,12 @@ CONDITIONS = (
 )
 
 
+DIFFERENCES = {  # metric of the science runs -> its words in the figure
+    "Success@0.9": "Success@0.9 of held-out tasks",
+    "area under Success@0.9": "mean Success@0.9 over training",
+}
+
+
 def plotting() -> Any:
     """matplotlib, set so that the same data give the same bytes."""
     import matplotlib
@@ -244,7 +250,7 @@ def differences(lines: Sequence[Mapping[str, Any]], metric: str) -> dict[str, di
 
 
 def science(folder: Path, results: Path = SCIENCE) -> Path | None:
-    """slca less each other method on held-out tasks, by condition, and the learning curves of every condition."""
+    """slca less each other method, mean and 95 % interval over seeds, by condition; the learning curves of every condition."""
     from bench import science_report
     from bench.science import collected
 
@@ -256,28 +262,20 @@ def science(folder: Path, results: Path = SCIENCE) -> Path | None:
         science_report.draw(
             folder, condition, {tuple(line["run"][1:]): line["curves"] for line in lines if line["run"][0] == condition}
         )
-    found = differences(lines, "Success@0.9")
-    conditions = [c for c in CONDITIONS if any(c in by for by in found.values())]
-    figure, axis = plt.subplots(figsize=(8, 1.5 + 0.28 * sum(len(by) for by in found.values())))
-    y, ticks = 0.0, []
-    for condition in conditions:
-        for k, (other, by) in enumerate(found.items()):
-            if condition in by:
-                f = by[condition]
-                axis.errorbar(
-                    f.mean,
-                    y,
-                    xerr=[[f.mean - f.low], [f.high - f.mean]],
-                    color=COLORS[k % len(COLORS)],
-                    marker=MARKS[k % len(MARKS)],
-                    capsize=3,
-                )
-                ticks.append((y, f"{condition}: {other} (n = {f.n})"))
-                y -= 1
-        y -= 0.6
-    axis.axvline(0, color="grey", linewidth=0.8)
-    axis.set_yticks([at for at, _ in ticks], [text for _, text in ticks], fontsize=9)
-    axis.set_xlabel("slca less the other: Success@0.9 on held-out tasks, mean and 95 % interval over seeds")
+    by_metric = {title: differences(lines, metric) for metric, title in DIFFERENCES.items()}
+    found = next(iter(by_metric.values()))
+    rows = [(c, other) for c in CONDITIONS for other, by in found.items() if c in by]
+    places = [-k - 0.6 * CONDITIONS.index(condition) for k, (condition, _) in enumerate(rows)]
+    figure, axes = plt.subplots(1, len(by_metric), figsize=(12, 1.5 + 0.28 * len(rows)), sharey=True)
+    for axis, (title, by_other) in zip(axes, by_metric.items()):
+        for y, (condition, other) in zip(places, rows):
+            if f := by_other.get(other, {}).get(condition):
+                k, error = list(found).index(other), [[f.mean - f.low], [f.high - f.mean]]
+                axis.errorbar(f.mean, y, xerr=error, color=COLORS[k % len(COLORS)], marker=MARKS[k % len(MARKS)], capsize=3)
+        axis.axvline(0, color="grey", linewidth=0.8)
+        axis.set_xlabel(f"slca less the other: {title}", fontsize=9)
+    names = [f"{condition}: {other} (n = {found[other][condition].n})" for condition, other in rows]
+    axes[0].set_yticks(places, names, fontsize=9)
     return save(figure, "science", folder)
 
 

@@ -235,17 +235,15 @@ def bandit(folder: Path) -> Path | None:
 
 def differences(lines: Sequence[Mapping[str, Any]], metric: str) -> dict[str, dict[str, Any]]:
     """other method -> condition -> interval of slca less it, seed by seed; only where two seeds have both."""
+    from bench.science_report import by_condition, gaps
     from slca.evals.stats import mean_interval
 
-    found = {tuple(line["run"]): line["numbers"].get(metric, np.nan) for line in lines}
-    pairs: dict[tuple[str, str], list[float]] = {}
-    for (condition, other, seed), value in found.items():
-        if other != "slca" and np.isfinite(own := found.get((condition, "slca", seed), np.nan) - value):
-            pairs.setdefault((other, condition), []).append(own)
     out: dict[str, dict[str, Any]] = {}
-    for (other, condition), values in pairs.items():
-        if len(values) > 1:
-            out.setdefault(other, {})[condition] = mean_interval(values)
+    for condition, own in by_condition(lines).items():
+        for other, by_seed in gaps({run: line["numbers"] for run, line in own.items()}, [metric]).items():
+            values = [float(gap[0]) for gap in by_seed.values() if np.isfinite(gap[0])]
+            if len(values) > 1:
+                out.setdefault(other, {})[condition] = mean_interval(values)
     return out
 
 
@@ -258,10 +256,8 @@ def science(folder: Path, results: Path = SCIENCE) -> Path | None:
     if not lines:
         return None
     plt = plotting()  # its settings hold for the learning curves as well
-    for condition in dict.fromkeys(line["run"][0] for line in lines):
-        science_report.draw(
-            folder, condition, {tuple(line["run"][1:]): line["curves"] for line in lines if line["run"][0] == condition}
-        )
+    for condition, own in science_report.by_condition(lines).items():
+        science_report.draw(folder, condition, {run: line["curves"] for run, line in own.items()})
     by_metric = {title: differences(lines, metric) for metric, title in DIFFERENCES.items()}
     found = next(iter(by_metric.values()))
     rows = [(c, other) for c in CONDITIONS for other, by in found.items() if c in by]

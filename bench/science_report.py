@@ -22,11 +22,8 @@ FINAL = {
     "summary": ("heldout_tasks", 1.0, "summary"),
     "tool turns": ("heldout_tasks", 1.0, "tool_turns"),
     "duplicates": ("heldout_tasks", 1.0, "duplicates"),
-    "calls per solved": (
-        "heldout_tasks",
-        1.0,
-        "cost/calls_per_solved",
-    ),  # what the simulator answers; scripted, it costs no tokens
+    # What the simulator answers; scripted, it costs no tokens.
+    "calls per solved": ("heldout_tasks", 1.0, "cost/calls_per_solved"),
     "new tools": ("heldout_tools", 1.0, "success@0.9"),
     "new tools: summary": ("heldout_tools", 1.0, "summary"),
 }
@@ -53,8 +50,7 @@ def report(lines: Sequence[Mapping[str, Any]], figures: Path) -> None:
     """Print one section a condition, and how the differences grow from base; write learning curves to `figures`. lines: what `outcome`
     gave, with their `run`."""
     found: dict[str, Mapping[Run, Mapping[str, float]]] = {}
-    for condition in dict.fromkeys(line["run"][0] for line in lines):
-        own = {tuple(line["run"][1:]): line for line in lines if line["run"][0] == condition}
+    for condition, own in by_condition(lines).items():
         found[condition] = numbers = {
             run: {name: line["numbers"].get(name, np.nan) for name in NAMES} for run, line in own.items()
         }
@@ -62,6 +58,15 @@ def report(lines: Sequence[Mapping[str, Any]], figures: Path) -> None:
         draw(figures, condition, {run: line["curves"] for run, line in own.items()})
     if BASE in found and len(found) > 1:
         print(f"### The same differences less those of {BASE}\n\n{growth(found)}\n")
+
+
+def by_condition(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[Run, Mapping[str, Any]]]:
+    """The lines of every condition by their (algorithm, seed)."""
+    out: dict[str, dict[Run, Mapping[str, Any]]] = {}
+    for line in lines:
+        condition, algorithm, seed = line["run"]
+        out.setdefault(condition, {})[algorithm, seed] = line
+    return out
 
 
 def outcome(folder: Path) -> dict[str, Any]:
@@ -99,40 +104,40 @@ def means(numbers: Mapping[Run, Mapping[str, float]]) -> str:
 def differences(numbers: Mapping[Run, Mapping[str, float]]) -> str:
     """Markdown: slca less each other method, seed by seed: mean, 95 % t-interval, exact sign-flip p (least possible: 2 / 2^n)."""
     lines = [f"| {AGAINST} less | pairs | {' | '.join(PAIRED)} |", "|" + "---|" * (len(PAIRED) + 2)]
-    lines += [f"| {other} | {_paired(by_seed)} |" for other, by_seed in _gaps(numbers).items()]
+    lines += [f"| {other} | {_paired(by_seed)} |" for other, by_seed in gaps(numbers, PAIRED).items()]
     return "\n".join(lines)
 
 
 def growth(found: Mapping[str, Mapping[Run, Mapping[str, float]]]) -> str:
     """Markdown: by how much each condition's differences exceed those of base, seed by seed, as in `differences`."""
     lines = [f"| condition | {AGAINST} less | pairs | {' | '.join(PAIRED)} |", "|" + "---|" * (len(PAIRED) + 3)]
-    base = _gaps(found[BASE])
+    base = gaps(found[BASE], PAIRED)
     for condition in (name for name in found if name != BASE):
-        for other, by_seed in _gaps(found[condition]).items():
+        for other, by_seed in gaps(found[condition], PAIRED).items():
             both = {seed: gap - base[other][seed] for seed, gap in by_seed.items() if seed in base.get(other, ())}
             lines += [f"| {condition} | {other} | {_paired(both)} |"] if both else []
     return "\n".join(lines)
 
 
-def _gaps(numbers: Mapping[Run, Mapping[str, float]]) -> dict[str, dict[int, np.ndarray]]:
-    """Other method -> seed -> slca less it, in the order of PAIRED."""
+def gaps(numbers: Mapping[Run, Mapping[str, float]], metrics: Sequence[str]) -> dict[str, dict[int, np.ndarray]]:
+    """Other method -> seed -> slca less it in each of `metrics`; NaN where one of the two has none."""
     out: dict[str, dict[int, np.ndarray]] = {name: {} for name, _ in numbers if name != AGAINST}
     for (other, seed), theirs in numbers.items():
         if other != AGAINST and (own := numbers.get((AGAINST, seed))):
-            out[other][seed] = np.array([own[metric] - theirs[metric] for metric in PAIRED])
+            out[other][seed] = np.array([own.get(m, np.nan) - theirs.get(m, np.nan) for m in metrics])
     return out
 
 
 def _paired(by_seed: Mapping[int, np.ndarray]) -> str:
     """Cells of a row: how many pairs, and each difference with its p by sign flips."""
     cells = []
-    for gaps in np.array(list(by_seed.values())).reshape(-1, len(PAIRED)).T:
-        gaps = gaps[np.isfinite(gaps)]
-        if not gaps.size:
+    for column in np.array(list(by_seed.values())).reshape(-1, len(PAIRED)).T:
+        known = column[np.isfinite(column)]
+        if not known.size:
             cells.append("none")
             continue
-        _, p = paired_permutation(gaps, np.zeros_like(gaps))
-        cells.append(f"{_cell(mean_interval(list(gaps)), signed=True)}, p = {p:.3f}")
+        _, p = paired_permutation(known, np.zeros_like(known))
+        cells.append(f"{_cell(mean_interval(list(known)), signed=True)}, p = {p:.3f}")
     return f"{len(by_seed)} | {' | '.join(cells)}"
 
 

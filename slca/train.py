@@ -238,7 +238,7 @@ class Trainer:
         c, parts, progress = self.config, self.parts, self.pulse.progress
         tx, placement = phase_optimizer(c, parts.model, "sft"), phase_placement(c, parts, "sft")
         update = make_sft_update(parts.hidden, parts.unembed, tx, c, mesh=parts.mesh, placement=placement)
-        tasks = phase_tasks(c, self.position) if self.tasks is None else self.tasks
+        tasks = self.tasks or phase_tasks(c, self.position)
         progress.stage("sft", c.sft.steps, self.position.step)
         while self.position.step < c.sft.steps:
             self._heed_all()
@@ -266,8 +266,8 @@ class Trainer:
     def _rl(self) -> None:
         c, progress = self.config, self.pulse.progress
         tx, placement = phase_optimizer(c, self.parts.model, "rl"), phase_placement(c, self.parts, "rl")
-        tasks = phase_tasks(c, self.position) if self.tasks is None else self.tasks
-        spare = tasks.shuffled(c.run.seed + 2).at if c.rollout.resample_fresh else None
+        tasks = self.tasks or phase_tasks(c, self.position)
+        spare = tasks.shuffled(c.run.seed + 2).at if c.rollout.resample and c.rollout.resample_fresh else None
         reference = load_reference(self.workdir, c, self.parts, self.state.params)
         step = make_step(c, self.parts, tx, placement, reference, self.pulse.phase, self.pulse.watch, spare)
         shapes = ", ".join(f"[{rows}, {length}]" for length, rows in update_shapes(c, self.parts).items())

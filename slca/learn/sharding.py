@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -214,6 +215,7 @@ def state_shardings(state: TrainState, axes: Any, mesh: Mesh) -> TrainState:
     return TrainState(params, opt_state, step=alone, key=alone)
 
 
+@lru_cache(maxsize=16)  # asked for every batch
 def check_rows(mesh: Mesh) -> None:
     """Raises ValueError unless each process owns whole row shards of the mesh, as many as the others, and all in the order of processes.
 

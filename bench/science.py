@@ -1,12 +1,13 @@
 """The science runs: every method from the same cold starts, and what comes out of it.
 
     python -m bench.science run --seeds=5 --jobs=2 [--part=base,noise,sparse] [--root=runs/science]
+    python -m bench.science evaluate --seeds=5 --jobs=2 --tasks=2048   # their last checkpoints on more held-out tasks, sampled
     python -m bench.science collect [--results=bench/science.jsonl]   # a line for each finished run
     python -m bench.science report                            # of the lines: prints the tables, writes the figures
     python -m bench.science list                              # the runs, and which are done
 
 `run` is resumable: what has a line in the results is not made again (name another file to start anew), finished runs are skipped,
-a killed one continues from its checkpoint. Seeds are the outer loop, so that stopping early leaves a balanced table. A run takes
+a killed one continues from its checkpoint. `evaluate` likewise leaves alone what it evaluated; a line without that is collected again. Seeds are the outer loop, so that stopping early leaves a balanced table. A run takes
 2 to 4 minutes of one core, a cold start 9.
 """
 
@@ -18,6 +19,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +54,13 @@ class Run:
     def folder(self, root: Path) -> Path:
         return root / science_report.file_name(self.condition) / f"{self.algorithm}-{self.seed}"
 
+    def __str__(self) -> str:
+        return f"{self.condition} · {self.algorithm} · seed {self.seed}"
+
+    def log(self, root: Path) -> Path:
+        folder = self.folder(root)
+        return root / "logs" / f"{folder.parent.name}-{folder.name}.log"
+
     def cold(self, cold_starts: int) -> int:
         """The seed of the cold start: its own, or in turn one of the first `cold_starts`, whatever the method and the condition."""
         return self.seed % cold_starts if cold_starts else self.seed
@@ -61,6 +70,14 @@ class Run:
         return [
             sys.executable, "-m", "slca.main", f"--config=configs/science.py:{argument}", f"--workdir={self.folder(root)}",
             f"--config.run.seed={self.seed}", f"--config.checkpoint.init={cold_start(root, self.cold(cold_starts))}", *extra,
+        ]  # fmt: skip
+
+    def evaluation(self, root: Path, tasks: int) -> list[str]:
+        """Evaluates what it learnt on so many held-out tasks, sampled at T = 1, into `science_report.EVALUATION`."""
+        folder = self.folder(root)
+        return [
+            sys.executable, "-m", "slca.evals.indomain", f"--checkpoint={folder}", f"--tasks={tasks}", "--splits=heldout_tasks",
+            "--temperatures=1", f"--out={folder / science_report.EVALUATION}",
         ]  # fmt: skip
 
 
@@ -112,17 +129,15 @@ def make(command: list[str], log: Path, cores: list[int]) -> int:
         return subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, check=False).returncode
 
 
-def run_all(root: Path, wanted: list[Run], jobs: int, extra: tuple[str, ...] = (), cold_starts: int = 0) -> int:
-    """Cold starts first, then the runs that are not finished, `jobs` side by side; returns how many failed.
-
-    The machine's cores are dealt out among the jobs: models this small gain less from a second core than a second run does.
-    """
+def worker(jobs: int) -> Callable[..., int]:
+    """What runs one named command at a time on a free share of the machine's cores, dealt out among the jobs: models this small
+    gain less from a second core than a second run does. Gives the exit code; 1, unrun, where the cold start it needs failed."""
     lanes: SimpleQueue[list[int]] = SimpleQueue()
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     for k in range(jobs):
         lanes.put(cores[k::jobs])
 
-    def one(name: str, folder: Path, command: list[str], log: Path, needs: Future[int] | None = None) -> int:
+    def one(name: str, command: list[str], log: Path, needs: Future[int] | None = None) -> int:
         if needs and needs.result():
             print(f"{name}: its cold start failed", flush=True)
             return 1
@@ -134,6 +149,12 @@ def run_all(root: Path, wanted: list[Run], jobs: int, extra: tuple[str, ...] = (
             print(f"{name}: exit code {code}, see {log}", flush=True)
         return code
 
+    return one
+
+
+def run_all(root: Path, wanted: list[Run], jobs: int, extra: tuple[str, ...] = (), cold_starts: int = 0) -> int:
+    """Cold starts first, then the runs that are not finished, `jobs` side by side; returns how many failed."""
+    one = worker(jobs)
     with ThreadPoolExecutor(jobs) as pool:
         cold: dict[int, Future[int] | None] = {}
         for seed in sorted({run.cold(cold_starts) for run in wanted}):
@@ -148,15 +169,22 @@ def run_all(root: Path, wanted: list[Run], jobs: int, extra: tuple[str, ...] = (
                 *extra,
             ]
             ready = finished(folder, "after SFT")
-            cold[seed] = None if ready else pool.submit(one, f"cold start {seed}", folder, command, log)
+            cold[seed] = None if ready else pool.submit(one, f"cold start {seed}", command, log)
         made = [job for job in cold.values() if job]
         for run in wanted:  # queued behind the cold starts, so no job waits for one that has not begun
             folder = run.folder(root)
             if not finished(folder):
-                log = root / "logs" / f"{folder.parent.name}-{folder.name}.log"
-                name = f"{run.condition} · {run.algorithm} · seed {run.seed}"
                 command = run.command(root, extra, cold_starts)
-                made.append(pool.submit(one, name, folder, command, log, cold[run.cold(cold_starts)]))
+                made.append(pool.submit(one, str(run), command, run.log(root), cold[run.cold(cold_starts)]))
+        return sum(job.result() != 0 for job in made)
+
+
+def evaluate_all(root: Path, wanted: list[Run], jobs: int, tasks: int) -> int:
+    """Evaluate the finished runs that have no evaluation on as many tasks, `jobs` side by side; returns how many failed."""
+    one = worker(jobs)
+    open_ = [run for run in wanted if finished(run.folder(root)) and science_report.evaluated(run.folder(root)) < tasks]
+    with ThreadPoolExecutor(jobs) as pool:
+        made = [pool.submit(one, str(run), run.evaluation(root, tasks), run.log(root)) for run in open_]
         return sum(job.result() != 0 for job in made)
 
 
@@ -164,12 +192,13 @@ def parser() -> argparse.ArgumentParser:
     out = argparse.ArgumentParser(
         prog="bench.science", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    out.add_argument("action", choices=("run", "collect", "report", "list"))
+    out.add_argument("action", choices=("run", "evaluate", "collect", "report", "list"))
     out.add_argument("--root", type=Path, default=Path("runs/science"))
     out.add_argument("--results", type=Path, default=Path(__file__).with_name("science.jsonl"), help="what collect writes")
     out.add_argument("--seeds", type=positive, default=5)
     out.add_argument("--cold-starts", type=natural, default=0, help="seeds share so many in turn; 0: each has its own")
     out.add_argument("--jobs", type=positive, default=1, help="runs side by side, each on its share of the cores")
+    out.add_argument("--tasks", type=positive, default=2048, help="what evaluate takes")
     out.add_argument("--part", type=names(PARTS), default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
     out.add_argument("--algorithms", default="", help="only these")
     out.add_argument(
@@ -191,15 +220,20 @@ def chosen(options: argparse.ArgumentParser, arguments: argparse.Namespace) -> l
     return wanted
 
 
-def collect(root: Path, results: Path, wanted: list[Run]) -> int:
-    """Add a line for each finished run; how many."""
-    fresh = [run for run in wanted if finished(run.folder(root))]
+def collect(root: Path, results: Path, wanted: list[Run], lines: dict[Run, dict[str, Any]]) -> tuple[int, int]:
+    """Put a line for each finished run behind those there are, or in its place where the run was evaluated on more tasks since;
+    how many (new, replaced)."""
+    found = dict(lines)
+    for run in wanted:
+        tasks = lines[run]["numbers"].get(science_report.TASKS, 0) if run in lines else -1
+        folder = run.folder(root)
+        if finished(folder) and science_report.evaluated(folder) > tasks:
+            found[run] = {"run": (run.condition, run.algorithm, run.seed)} | science_report.outcome(folder)
     results.parent.mkdir(parents=True, exist_ok=True)
-    with open(results, "a") as file:
-        for run in fresh:
-            name = (run.condition, run.algorithm, run.seed)
-            file.write(json.dumps({"run": name} | science_report.outcome(run.folder(root))) + "\n")
-    return len(fresh)
+    part = results.with_name(results.name + ".part")
+    part.write_text("".join(json.dumps(line) + "\n" for line in found.values()))
+    part.replace(results)
+    return len(found) - len(lines), sum(found[run] is not line for run, line in lines.items())
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -215,8 +249,10 @@ def main(argv: list[str] | None = None) -> int:
             done = run in lines or finished(run.folder(arguments.root))
             print("done" if done else "open", run.condition, run.algorithm, run.seed, sep="\t")
         return 0
-    todo = [run for run in wanted if run not in lines]
+    if arguments.action == "evaluate":
+        return 1 if evaluate_all(arguments.root, wanted, arguments.jobs, arguments.tasks) else 0
     if arguments.action == "run":
+        todo = [run for run in wanted if run not in lines]
         return 1 if run_all(arguments.root, todo, arguments.jobs, tuple(arguments.set), arguments.cold_starts) else 0
     if arguments.action == "collect":
         if not arguments.root.is_dir():
@@ -225,8 +261,8 @@ def main(argv: list[str] | None = None) -> int:
             output(str(arguments.results))
         except argparse.ArgumentTypeError as wrong:
             options.error(f"--results={wrong}")
-        added = collect(arguments.root, arguments.results, todo)
-        print(f"{added} runs added to {arguments.results}, which had {len(lines)}")
+        added, replaced = collect(arguments.root, arguments.results, wanted, lines)
+        print(f"{added} runs added to {arguments.results}, which had {len(lines)}; {replaced} of those replaced")
         return 0
     if not (found := [lines[run] for run in wanted if run in lines]):
         there = f"{len(lines)} lines, none" if arguments.results.exists() else "no such file, no lines"

@@ -14,7 +14,7 @@ from slca.report.curves import over_seeds, series
 
 Run = tuple[str, int]  # algorithm, seed
 
-# name in the table -> (split, temperature, metric) of the last evaluation
+# name in the table -> (split, temperature, metric) of the last evaluation (sampled: of `EVALUATION` where there is one)
 FINAL = {
     "Success@0.9": ("heldout_tasks", 1.0, "success@0.9"),
     "greedy": ("heldout_tasks", 0.0, "success@0.9"),
@@ -27,6 +27,8 @@ FINAL = {
     "new tools": ("heldout_tools", 1.0, "success@0.9"),
     "new tools: summary": ("heldout_tools", 1.0, "summary"),
 }
+EVALUATION = "evaluation.json"  # in a run's folder: what its last checkpoint does on more held-out tasks than it met at its end
+TASKS = "held-out tasks"  # how many, in a line's numbers
 # name in the table -> (metric of the training log, how it becomes one number a run)
 TRAINING: dict[str, tuple[str, Callable[[np.ndarray], float]]] = {
     "area under Success@0.9": ("rollout/success@0.9", np.nanmean),
@@ -36,7 +38,7 @@ TRAINING: dict[str, tuple[str, Callable[[np.ndarray], float]]] = {
     "gradient norm, sd": ("train/grad_norm", np.nanstd),
     "cos(tool, summary)": ("train/gradient/cosine", np.nanmean),
 }
-NAMES = (*FINAL, *TRAINING)
+NAMES = (*FINAL, *TRAINING, TASKS)
 CURVES = ("rollout/success@0.9", "rollout/summary")
 
 STYLES = ("-", "--", ":", "-.")
@@ -73,13 +75,31 @@ def outcome(folder: Path) -> dict[str, Any]:
     """One run: `numbers` by their names in the tables (those that the run has) and its smoothed `curves`."""
     rows = [row for row in json.loads((folder / "results.json").read_text())["rows"] if row["name"] == "after RL"]
     final = {(row["split"], float(row["temperature"])): row["metrics"] for row in rows}
+    for cell in _evaluation(folder):
+        means = {name: metric["mean"] for name, metric in cell["metrics"].items() if metric["n"]}
+        final[cell["split"], float(cell["temperature"])] = means
     out = {name: float(final.get((split, t), {}).get(metric, np.nan)) for name, (split, t, metric) in FINAL.items()}
+    if tasks := evaluated(folder):
+        out[TASKS] = tasks
     found = series(metrics(folder))
     for name, (metric, reduce) in TRAINING.items():
         values = found[metric][1] if metric in found else np.array([np.nan])
         out[name] = float(reduce(values)) if np.isfinite(values).any() else np.nan
     curves = {name: [part.round(4).tolist() for part in smooth(*found[name])] for name in CURVES if name in found}
     return {"numbers": {name: round(value, 6) for name, value in out.items() if np.isfinite(value)}, "curves": curves}
+
+
+def evaluated(folder: Path) -> int:
+    """On how many tasks the run was evaluated once more; 0 = it was not."""
+    return min((cell["tasks"] for cell in _evaluation(folder)), default=0)
+
+
+def _evaluation(folder: Path) -> list[dict[str, Any]]:
+    """What `slca.evals.indomain --out` wrote there; empty where it wrote nothing, or not to its end."""
+    try:
+        return json.loads((folder / EVALUATION).read_text())["cells"]
+    except (OSError, ValueError):
+        return []
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:

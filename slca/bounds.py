@@ -19,7 +19,7 @@ CHOICES = {
     "reward.judge_failure": ("exclude", "zero"),
     "reward.checker": ("rule", "judge"),
     "reward.roles": ("rule", "judge"),
-    "reward.execution": ("hierr", "solved"),
+    "reward.execution": ("hierr", "solved", "none"),
     "reward.efficiency": ("none", "dup_penalty", "turn_cost"),
     "credit.segmenter": ("content", "position"),
     "credit.presence": ("exclude", "floor", "none"),

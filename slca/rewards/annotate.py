@@ -107,7 +107,7 @@ def route(found: dict[str, float], rules: Rules) -> dict[str, float]:
     penalty added to the summary. The guard overrides a failed grade too: an omission needs no judge.
     """
     cost = {"none": 0.0, "dup_penalty": found["duplicates"], "turn_cost": found["tool_turns"]}[rules.efficiency]
-    earned = found["solved" if rules.execution == "solved" else "process"]
+    earned = {"hierr": found["process"], "solved": found["solved"], "none": 0.0}[rules.execution]
     tool, answer = max(earned - rules.efficiency_cost * cost, 0.0), found["summary"]
     total = rules.process_weight * tool + rules.summary_weight * answer
     if found["omitted"]:

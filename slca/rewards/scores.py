@@ -16,7 +16,7 @@ from slca.types import SUMMARY, TOOL, Episode, Observation, Segment
 SUCCESS_AT = (0.7, 0.8, 0.9, 1.0)
 TOLERANCE = 1e-9  # a published 0.90 must pass the threshold 0.9 whatever the order of the additions
 WRONG_SPEECH_ACT = 0.5  # what is left of a grade for refusing where a question back is due, and for asking where it is not
-EXECUTION = ("hierr", "solved")
+EXECUTION = ("hierr", "solved", "none")
 EFFICIENCY = ("none", "dup_penalty", "turn_cost")
 
 

@@ -14,6 +14,12 @@ def write_results(folder, *names):
     (folder / "results.json").write_text(json.dumps({"rows": [{"name": name} for name in names]}))
 
 
+def write_evaluation(folder, tasks, **metrics):
+    """As `slca.evals.indomain --out` writes it."""
+    cells = [{"split": "heldout_tasks", "temperature": 1.0, "tasks": tasks, "metrics": metrics}]
+    (folder / "evaluation.json").write_text(json.dumps({"cells": cells}))
+
+
 @pytest.fixture
 def commands(monkeypatch):
     """Commands in the order in which they are run; each leaves the results of a finished run, or fails if FAIL is in it."""
@@ -130,9 +136,42 @@ def test_collect_makes_the_folder_of_its_results_and_report_wants_lines(tmp_path
     where = [f"--root={tmp_path}", f"--results={results}"]
     for added in (1, 0):
         assert science.main(["collect", *where]) == 0 and f"{added} runs added to {results}" in capsys.readouterr().out
+    write_evaluation(Run("base", "slca", 0).folder(tmp_path), 2048)
+    for replaced in (1, 0):
+        monkeypatch.setattr(
+            science.science_report, "outcome", lambda folder: {"numbers": {"held-out tasks": 2048}, "curves": {}}
+        )
+        assert science.main(["collect", *where]) == 0
+        assert f"0 runs added to {results}, which had 1; {replaced} of those replaced" in capsys.readouterr().out
+    assert [json.loads(line)["numbers"] for line in results.read_text().splitlines()] == [{"held-out tasks": 2048}]
     with pytest.raises(SystemExit):
         science.main(["report", "--algorithms=grpo", *where])
     assert "1 lines, none for this selection" in capsys.readouterr().err
+
+
+def test_finished_runs_are_evaluated_on_more_tasks_once(tmp_path, monkeypatch):
+    """Of four runs one is not finished, one was evaluated on fewer tasks, one on as many, and of one the evaluation was killed."""
+    wanted = [Run("base", "slca", seed) for seed in range(4)]
+    for run in wanted[1:]:
+        write_results(run.folder(tmp_path), "after RL")
+    write_evaluation(wanted[1].folder(tmp_path), 128)
+    write_evaluation(wanted[2].folder(tmp_path), 2048)
+    (wanted[3].folder(tmp_path) / "evaluation.json").touch()
+    made = []
+
+    def fake(command, log, cores):
+        made.append(command)
+        write_evaluation(science.Path(command[-1].removeprefix("--out=")).parent, 2048)
+        return 0
+
+    monkeypatch.setattr(science, "make", fake)
+    argv = ["evaluate", "--part=base", "--algorithms=slca", "--seeds=4", f"--root={tmp_path}"]
+    for _ in range(2):
+        assert science.main(argv) == 0
+        assert [c[3] for c in made] == [f"--checkpoint={wanted[k].folder(tmp_path)}" for k in (1, 3)]
+    assert all({"--tasks=2048", "--temperatures=1"} < set(c) for c in made)
+    monkeypatch.setattr(science, "make", lambda *_: 1)
+    assert science.main([*argv, "--tasks=4096"]) == 1
 
 
 def test_list_and_unknown_parts(tmp_path, capsys):

@@ -84,6 +84,16 @@ def test_outcome_of_one_run(folder):
     assert x == [10, 20] and y == [pytest.approx(0.24), pytest.approx(0.62)]
 
 
+def test_the_evaluation_on_more_tasks_takes_the_place_of_the_last_one(folder):
+    metrics = {"success@0.9": {"mean": 0.55, "n": 2048}, "cost/calls_per_solved": {"mean": math.nan, "n": 0}}
+    cell = {"split": "heldout_tasks", "temperature": 1.0, "tasks": 2048, "metrics": metrics}
+    (folder / "evaluation.json").write_text(json.dumps({"cells": [cell]}))
+    found = outcome(folder)["numbers"]
+    assert found["Success@0.9"] == 0.55 and found["held-out tasks"] == 2048
+    assert found["greedy"] == 0.7  # only what was evaluated once more
+    assert "tool turns" not in found and "calls per solved" not in found  # nothing of the smaller one beside it
+
+
 def lines():
     curve = {name: [[10, 20], [0.1, 0.2]] for name in science_report.CURVES}
     runs = [("base", "slca", s, 0.5 + 0.1 * s) for s in (0, 1)] + [("base", "grpo", s, 0.4) for s in (0, 1)]

@@ -214,6 +214,10 @@ def test_a_sparse_execution_reward_pays_for_solved_alone(config):
     assert 0 < annotate(rows, config).rewards["tool"][1] < 1
     config.reward.execution = "solved"
     assert annotate(rows, config).rewards["tool"].tolist() == [1.0, 0.0]
+    config.reward.execution = "none"  # and the process is measured all the same
+    found = annotate(rows, config).rewards
+    assert found["tool"].tolist() == [0.0, 0.0] and found["total"].tolist() == found["summary"].tolist()
+    assert scores(good(), config)["process"] > 0.9
     config.reward.execution = "luck"
     with pytest.raises(ValueError, match=r"reward.execution: 'luck'"):
         annotate(rows, config)

@@ -135,9 +135,7 @@ def get_config(arg: str = "slca") -> ConfigDict:
     w.efficiency_cost = 0.05  # for each duplicate call or each tool turn
     w.overlong_share = 0.2  # last share of max_response_tokens over which DAPO's soft penalty falls (record dapo)
     w.overlong_penalty = 1.0  # what it takes off at the end
-    w.execution = (
-        "hierr"  # hierr (paper) | solved: tool reward 1 where every call due was made right and answered, else 0 | none: 0
-    )
+    w.execution = "hierr"  # hierr (paper) | solved: tool reward 1 where every call due was right and answered, else 0 | none: 0
     w.summary_noise = 0.0  # noise on the training summary reward, in standard deviations of the tool reward inside groups
     w.summary_noise_rho = 0.0  # correlation of that noise with the tool reward inside groups, -1 up to below 1
     w.kl_coef = 0.0  # reference KL (estimator loss.kl) charged to each segment's reward before normalisation, nats

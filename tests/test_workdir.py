@@ -74,6 +74,14 @@ def test_what_a_folder_holds_decides(tmp_path, config):
     with pytest.raises(ConfigError, match=r"optim\.lr: 1e-06 -> 0\.5"):
         check_workdir(tmp_path, config, True, False)
     assert check_workdir(tmp_path, config, True, True)["optim"]["lr"] == 0.5
+    older = json.loads((tmp_path / "config.json").read_text())  # by a version without these two fields
+    del older["rollout"]["resample_fresh"], older["sgls"]["faults"]["rate"]
+    write_json(tmp_path / "config.json", older)
+    config.optim.lr = 1e-6
+    check_workdir(tmp_path, config, True, False)  # at their defaults: nothing changed
+    config.sgls.faults.rate = 0.5
+    with pytest.raises(ConfigError, match=r"sgls\.faults\.rate: 0\.0 -> 0\.5$"):
+        check_workdir(tmp_path, config, True, False)
     (tmp_path / "config.json").write_text('{"run":')
     with pytest.raises(ConfigError, match="is damaged"):
         check_workdir(tmp_path, config, True, False)

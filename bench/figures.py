@@ -235,12 +235,15 @@ def bandit(folder: Path) -> Path | None:
 
 def differences(lines: Sequence[Mapping[str, Any]], metric: str) -> dict[str, dict[str, Any]]:
     """other method -> condition -> interval of slca less it, seed by seed; only where two seeds have both."""
-    from bench.science_report import by_condition, gaps
+    from bench.science_report import by_condition, paired
     from slca.evals.stats import mean_interval
 
     out: dict[str, dict[str, Any]] = {}
-    for condition, own in by_condition(lines).items():
-        for other, by_seed in gaps({run: line["numbers"] for run, line in own.items()}, [metric]).items():
+    kept = by_condition(lines).items()
+    for condition, own in paired(
+        {name: {run: line["numbers"] for run, line in own.items()} for name, own in kept}, [metric]
+    ).items():
+        for other, by_seed in own.items():
             values = [float(gap[0]) for gap in by_seed.values() if np.isfinite(gap[0])]
             if len(values) > 1:
                 out.setdefault(other, {})[condition] = mean_interval(values)
@@ -257,7 +260,7 @@ def science(folder: Path, results: Path = SCIENCE) -> Path | None:
         return None
     plt = plotting()  # its settings hold for the learning curves as well
     for condition, own in science_report.by_condition(lines).items():
-        science_report.draw(folder, condition, {run: line["curves"] for run, line in own.items()})
+        science_report.draw(plt, folder, condition, {run: line["curves"] for run, line in own.items()})
     by_metric = {title: differences(lines, metric) for metric, title in DIFFERENCES.items()}
     found = next(iter(by_metric.values()))
     rows = [(c, other) for c in CONDITIONS for other, by in found.items() if c in by]

@@ -3,7 +3,7 @@
     python -m bench.science run --seeds=5 --jobs=2 [--part=base,noise,sparse] [--root=runs/science]
     python -m bench.science evaluate --seeds=5 --jobs=2 --tasks=2048   # their last checkpoints on more held-out tasks, sampled
     python -m bench.science collect [--results=bench/science.jsonl]   # a line for each finished run
-    python -m bench.science report                            # of the lines: prints the tables, writes the figures
+    python -m bench.science report                            # of the lines: prints the tables (bench.figures draws)
     python -m bench.science list                              # the runs, and which are done
 
 `run` is resumable: what has a line in the results is not made again (name another file to start anew), finished runs are skipped,
@@ -267,7 +267,7 @@ def main(argv: list[str] | None = None) -> int:
     if not (found := [lines[run] for run in wanted if run in lines]):
         there = f"{len(lines)} lines, none" if arguments.results.exists() else "no such file, no lines"
         options.error(f"--results={arguments.results}: {there} for this selection; `bench.science collect` adds them")
-    science_report.report(found, Path(__file__).with_name("figures"))
+    science_report.report(found)
     return 0
 
 

@@ -13,6 +13,8 @@ from slca.evals.stats import mean_interval, paired_permutation
 from slca.report.curves import over_seeds, series
 
 Run = tuple[str, int]  # algorithm, seed
+Numbers = Mapping[str, float]
+Found = Mapping[str, Mapping[Run, Numbers]]  # condition -> run -> the numbers of NAMES
 
 # name in the table -> (split, temperature, metric) of the last evaluation (sampled: of `EVALUATION` where there is one)
 FINAL = {
@@ -45,21 +47,21 @@ STYLES = ("-", "--", ":", "-.")
 WINDOW = 10  # steps
 AGAINST = "slca"
 BASE = "base"
+UNTOUCHED = ("rltr",)  # trains on nothing that noise on the summary reward reaches: its runs with noise are those without
 PAIRED = ("Success@0.9", "greedy", "process", "summary", "tool turns", "calls per solved", "area under Success@0.9")
 
 
-def report(lines: Sequence[Mapping[str, Any]], figures: Path) -> None:
-    """Print one section a condition, and how the differences grow from base; write learning curves to `figures`. lines: what `outcome`
-    gave, with their `run`."""
-    found: dict[str, Mapping[Run, Mapping[str, float]]] = {}
-    for condition, own in by_condition(lines).items():
-        found[condition] = numbers = {
-            run: {name: line["numbers"].get(name, np.nan) for name in NAMES} for run, line in own.items()
-        }
-        print(f"### {condition}\n\n{means(numbers)}\n\n{differences(numbers)}\n")
-        draw(figures, condition, {run: line["curves"] for run, line in own.items()})
+def report(lines: Sequence[Mapping[str, Any]]) -> None:
+    """Print the tables (held-out tasks, training, differences and how they grow from base). lines: what `outcome` gave, with
+    their `run`."""
+    found = {
+        condition: {run: {name: line["numbers"].get(name, np.nan) for name in NAMES} for run, line in own.items()}
+        for condition, own in by_condition(lines).items()
+    }
+    print(f"### After training\n\n{means(found, (TASKS, *FINAL))}\n\n### During training\n\n{means(found, tuple(TRAINING))}\n")
+    print(f"### {AGAINST} less the others, seed by seed\n\n{differences(found)}\n")
     if BASE in found and len(found) > 1:
-        print(f"### The same differences less those of {BASE}\n\n{growth(found)}\n")
+        print(f"### The same less those of {BASE}\n\n{growth(found)}\n")
 
 
 def by_condition(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[Run, Mapping[str, Any]]]:
@@ -69,6 +71,12 @@ def by_condition(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[Run, Mapp
         condition, algorithm, seed = line["run"]
         out.setdefault(condition, {})[algorithm, seed] = line
     return out
+
+
+def paired(found: Found, metrics: Sequence[str] = PAIRED) -> dict[str, dict[str, dict[int, np.ndarray]]]:
+    """Condition -> what `gaps` finds there. The runs of base of the methods in UNTOUCHED stand for all noise."""
+    untouched = {run: numbers for run, numbers in found.get(BASE, {}).items() if run[0] in UNTOUCHED}
+    return {name: gaps({**own, **untouched} if name.startswith("noise") else own, metrics) for name, own in found.items()}
 
 
 def outcome(folder: Path) -> dict[str, Any]:
@@ -107,39 +115,40 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if json.loads(line).get("phase") == "rl"]
 
 
-def means(numbers: Mapping[Run, Mapping[str, float]]) -> str:
-    """Markdown: an algorithm a row, mean ± half width of the 95 % t-interval over seeds. numbers: those of each (algorithm, seed)."""
-    names = [name for name in next(iter(numbers.values())) if any(np.isfinite(n[name]) for n in numbers.values())]
-    lines = [f"| method | n | {' | '.join(names)} |", "|" + "---|" * (len(names) + 2)]
-    for algorithm in dict.fromkeys(name for name, _ in numbers):
-        rows = [found for (name, _), found in numbers.items() if name == algorithm]
-        cells = []
-        for name in names:
-            values = [row[name] for row in rows if np.isfinite(row[name])]
-            cells.append("none" if not values else _cell(mean_interval(values)))
-        lines.append(f"| {algorithm} | {len(rows)} | {' | '.join(cells)} |")
+def means(found: Found, names: Sequence[str]) -> str:
+    """Markdown: a condition's algorithm a row, mean ± half width of the 95 % t-interval over seeds of each of `names` that some run
+    has."""
+    names = [name for name in names if any(np.isfinite(n[name]) for own in found.values() for n in own.values())]
+    lines = [f"| condition | method | n | {' | '.join(names)} |", "|" + "---|" * (len(names) + 3)]
+    for condition, own in found.items():
+        for algorithm in dict.fromkeys(name for name, _ in own):
+            rows = [numbers for (name, _), numbers in own.items() if name == algorithm]
+            columns = [[row[name] for row in rows if np.isfinite(row[name])] for name in names]
+            cells = [_cell(mean_interval(values)) if values else "none" for values in columns]
+            lines.append(f"| {condition} | {algorithm} | {len(rows)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def differences(numbers: Mapping[Run, Mapping[str, float]]) -> str:
-    """Markdown: slca less each other method, seed by seed: mean, 95 % t-interval, exact sign-flip p (least possible: 2 / 2^n)."""
-    lines = [f"| {AGAINST} less | pairs | {' | '.join(PAIRED)} |", "|" + "---|" * (len(PAIRED) + 2)]
-    lines += [f"| {other} | {_paired(by_seed)} |" for other, by_seed in gaps(numbers, PAIRED).items()]
-    return "\n".join(lines)
+def differences(found: Found) -> str:
+    """Markdown: slca less each other method, seed by seed: mean, 95 % t-interval (bold: without 0), exact sign-flip p (least possible:
+    2 / 2^n)."""
+    rows = {(condition, other): by_seed for condition, own in paired(found).items() for other, by_seed in own.items()}
+    return _table(rows)
 
 
-def growth(found: Mapping[str, Mapping[Run, Mapping[str, float]]]) -> str:
+def growth(found: Found) -> str:
     """Markdown: by how much each condition's differences exceed those of base, seed by seed, as in `differences`."""
-    lines = [f"| condition | {AGAINST} less | pairs | {' | '.join(PAIRED)} |", "|" + "---|" * (len(PAIRED) + 3)]
-    base = gaps(found[BASE], PAIRED)
-    for condition in (name for name in found if name != BASE):
-        for other, by_seed in gaps(found[condition], PAIRED).items():
-            both = {seed: gap - base[other][seed] for seed, gap in by_seed.items() if seed in base.get(other, ())}
-            lines += [f"| {condition} | {other} | {_paired(both)} |"] if both else []
-    return "\n".join(lines)
+    rows, pairs = {}, paired(found)
+    base = pairs.pop(BASE)
+    for condition, own in pairs.items():
+        for other, by_seed in own.items():
+            rows[condition, other] = {
+                seed: gap - base[other][seed] for seed, gap in by_seed.items() if seed in base.get(other, ())
+            }
+    return _table(rows)
 
 
-def gaps(numbers: Mapping[Run, Mapping[str, float]], metrics: Sequence[str]) -> dict[str, dict[int, np.ndarray]]:
+def gaps(numbers: Mapping[Run, Numbers], metrics: Sequence[str]) -> dict[str, dict[int, np.ndarray]]:
     """Other method -> seed -> slca less it in each of `metrics`; NaN where one of the two has none."""
     out: dict[str, dict[int, np.ndarray]] = {name: {} for name, _ in numbers if name != AGAINST}
     for (other, seed), theirs in numbers.items():
@@ -148,32 +157,34 @@ def gaps(numbers: Mapping[Run, Mapping[str, float]], metrics: Sequence[str]) -> 
     return out
 
 
-def _paired(by_seed: Mapping[int, np.ndarray]) -> str:
-    """Cells of a row: how many pairs, and each difference with its p by sign flips."""
-    cells = []
-    for column in np.array(list(by_seed.values())).reshape(-1, len(PAIRED)).T:
-        known = column[np.isfinite(column)]
-        if not known.size:
-            cells.append("none")
-            continue
-        _, p = paired_permutation(known, np.zeros_like(known))
-        cells.append(f"{_cell(mean_interval(list(known)), signed=True)}, p = {p:.3f}")
-    return f"{len(by_seed)} | {' | '.join(cells)}"
+def _table(rows: Mapping[tuple[str, str], Mapping[int, np.ndarray]]) -> str:
+    """(condition, other method) -> seed -> differences in PAIRED; a row without a pair is left out."""
+    lines = [f"| condition | {AGAINST} less | pairs | {' | '.join(PAIRED)} |", "|" + "---|" * (len(PAIRED) + 3)]
+    for (condition, other), by_seed in rows.items():
+        if by_seed:
+            cells = " | ".join(_paired(column) for column in np.array(list(by_seed.values())).T)
+            lines.append(f"| {condition} | {other} | {len(by_seed)} | {cells} |")
+    return "\n".join(lines)
+
+
+def _paired(differences: np.ndarray) -> str:
+    """One cell: their mean with its interval, and p by sign flips."""
+    known = differences[np.isfinite(differences)]
+    if not known.size:
+        return "none"
+    found, (_, p) = mean_interval(list(known)), paired_permutation(known, np.zeros_like(known))
+    cell = _cell(found, signed=True)
+    apart = found.n > 1 and (found.low > 0 or found.high < 0)
+    return f"{f'**{cell}**' if apart else cell}, p = {p:.3f}"
 
 
 def _cell(found: Any, signed: bool = False) -> str:
-    mean = f"{found.mean:+.3f}" if signed else f"{found.mean:.3f}"
-    return mean if found.n < 2 else f"{mean} ± {found.mean - found.low:.3f}"
+    mean, half = f"{found.mean:+.3f}" if signed else f"{found.mean:.3f}", found.mean - found.low
+    return mean if found.n < 2 or not (signed or half) else f"{mean} ± {half:.3f}"
 
 
-def draw(figures: Path, condition: str, curves: Mapping[Run, Mapping[str, Any]]) -> None:
-    """Learning curves, mean and interval over seeds: Success@0.9 and the summary score of the training rollouts (matplotlib)."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "slca"
-    import matplotlib.pyplot as plt
-
+def draw(plt: Any, figures: Path, condition: str, curves: Mapping[Run, Mapping[str, Any]]) -> None:
+    """Learning curves of the training rollouts, mean and interval over seeds: Success@0.9 and the summary score. plt: matplotlib's."""
     figure, axes = plt.subplots(1, len(CURVES), figsize=(5.2 * len(CURVES), 3.6), constrained_layout=True)
     for axis, metric in zip(axes, CURVES):
         for k, name in enumerate(dict.fromkeys(algorithm for algorithm, _ in curves)):

@@ -25,19 +25,26 @@ def made_up():
 
 def test_means_with_their_intervals():
     """Standard deviation of 0.5, 0.6, 0.7 is 0.1: half width t * 0.1 / sqrt 3 = 0.248."""
-    table = means(made_up()).splitlines()
-    assert table[0] == "| method | n | Success@0.9 | greedy |"  # what no run has is no column
+    table = means({"base": made_up()}, science_report.NAMES).splitlines()
+    assert table[0] == "| condition | method | n | Success@0.9 | greedy |"  # what no run has is no column
     assert f"{T2 * 0.1 / math.sqrt(3):.3f}" == "0.248"
-    assert table[2] == "| slca | 3 | 0.600 ± 0.248 | 0.500 ± 0.000 |"
-    assert table[3] == "| grpo | 3 | 0.400 ± 0.000 | none |"
-    assert table[4] == "| toolpo | 1 | 0.450 | none |"  # one seed has no interval
+    assert table[2] == "| base | slca | 3 | 0.600 ± 0.248 | 0.500 |"  # no spread, no interval
+    assert table[3].startswith("| base | grpo | 3 | 0.400") and table[3].endswith("| none |")
+    assert table[4] == "| base | toolpo | 1 | 0.450 | none |"  # nor of one seed
 
 
 def test_differences_are_paired_by_seed():
     """0.1, 0.2, 0.3 less: mean 0.2 +- 0.248; of 8 sign flips two are as extreme: p = 0.25. One pair: 2 of 2 flips."""
-    table = differences(made_up()).splitlines()
-    assert table[2] == "| grpo | 3 | +0.200 ± 0.248, p = 0.250 | none | none | none | none | none | none |"
-    assert table[3].startswith("| toolpo | 1 | +0.050, p = 1.000 |")
+    table = differences({"base": made_up()}).splitlines()
+    assert table[2] == "| base | grpo | 3 | +0.200 ± 0.248, p = 0.250 | none | none | none | none | none | none |"
+    assert table[3].startswith("| base | toolpo | 1 | +0.050, p = 1.000 |")
+
+
+def test_intervals_without_zero_are_bold():
+    """0.28, 0.3, 0.32 less: standard deviation 0.02, half width t * 0.02 / sqrt 3 = 0.050."""
+    runs = {("slca", s): numbers(greedy=v) for s, v in enumerate((0.58, 0.6, 0.62))}
+    runs |= {("grpo", s): numbers(greedy=0.3) for s in range(3)}
+    assert "| none | **+0.300 ± 0.050**, p = 0.250 | none |" in differences({"base": runs})
 
 
 def test_growth_is_of_differences_of_the_same_seeds():
@@ -47,6 +54,17 @@ def test_growth_is_of_differences_of_the_same_seeds():
     table = growth({"base": made_up(), "noise 1": noisy}).splitlines()
     assert len(table) == 3 and table[2].startswith("| noise 1 | grpo | 2 | +0.150 ± 0.635, p = 0.500 | none")
     assert f"{T1 * math.sqrt(0.005 / 2):.3f}" == "0.635"
+
+
+def test_runs_of_a_method_that_noise_does_not_reach_stand_for_every_noise():
+    runs = [("base", "slca"), ("base", "rltr"), ("noise 1", "slca"), ("noise 1, rho 0.5", "slca"), ("sparse", "slca")]
+    found = {condition: {} for condition, _ in runs}
+    for condition, algorithm in runs:
+        found[condition][algorithm, 0] = numbers(greedy=0.5 if algorithm == "slca" else 0.3)
+    pairs = {condition: own for condition, own in science_report.paired(found).items() if own}
+    assert set(pairs) == {"base", "noise 1", "noise 1, rho 0.5"}
+    assert all(own["rltr"][0][science_report.PAIRED.index("greedy")] == pytest.approx(0.2) for own in pairs.values())
+    assert "| noise 1 | rltr |" in differences(found) and "rltr" not in means({"noise 1": found["noise 1"]}, ("greedy",))
 
 
 @pytest.fixture

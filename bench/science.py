@@ -183,6 +183,7 @@ def evaluate_all(root: Path, wanted: list[Run], jobs: int, tasks: int) -> int:
     """Evaluate the finished runs that have no evaluation on as many tasks, `jobs` side by side; returns how many failed."""
     one = worker(jobs)
     open_ = [run for run in wanted if finished(run.folder(root)) and science_report.evaluated(run.folder(root)) < tasks]
+    print(f"{len(open_)} of {len(wanted)} runs are finished and not evaluated on {tasks} tasks", flush=True)
     with ThreadPoolExecutor(jobs) as pool:
         made = [pool.submit(one, str(run), run.evaluation(root, tasks), run.log(root)) for run in open_]
         return sum(job.result() != 0 for job in made)
@@ -249,14 +250,14 @@ def main(argv: list[str] | None = None) -> int:
             done = run in lines or finished(run.folder(arguments.root))
             print("done" if done else "open", run.condition, run.algorithm, run.seed, sep="\t")
         return 0
+    if arguments.action in ("evaluate", "collect") and not arguments.root.is_dir():
+        options.error(f"--root={arguments.root}: there is no such folder; `bench.science run` fills it")
     if arguments.action == "evaluate":
         return 1 if evaluate_all(arguments.root, wanted, arguments.jobs, arguments.tasks) else 0
     if arguments.action == "run":
         todo = [run for run in wanted if run not in lines]
         return 1 if run_all(arguments.root, todo, arguments.jobs, tuple(arguments.set), arguments.cold_starts) else 0
     if arguments.action == "collect":
-        if not arguments.root.is_dir():
-            options.error(f"--root={arguments.root}: there is no such folder; `bench.science run` fills it")
         try:
             output(str(arguments.results))
         except argparse.ArgumentTypeError as wrong:

@@ -114,6 +114,8 @@ def test_failures_are_counted_and_a_failed_cold_start_stops_its_own_runs_alone(t
         (["run", "--seeds=-1"], "--seeds: -1: a whole number, at least 1"),
         (["run", "--cold-starts=-1"], "--cold-starts: -1: a whole number, at least 0"),
         (["run", "--jobs=0"], "--jobs: 0: a whole number, at least 1"),
+        (["evaluate", "--root=nowhere"], "--root=nowhere: there is no such folder"),
+        (["evaluate", "--tasks=0"], "--tasks: 0: a whole number, at least 1"),
         (["collect", "--root=nowhere"], "--root=nowhere: there is no such folder"),
         (["collect", "--root=.", "--results=README.md/x.jsonl"], "--results=README.md/x.jsonl: cannot be written"),
         (["collect", "--results=bench"], "bench is a folder"),

@@ -129,11 +129,12 @@ def _rebel(eta: float) -> Algorithm:
         f"rebel@{eta:g}",
         "REBEL (2404.16767): regress log-ratio gaps on reward gaps, (d - d' - x (r - r'))^2, over whole groups: twice the "
         "group variance of d - x r (exact). Published: x = 1 on-policy. Replaces the surrogate; each rollout has one vote, so groups "
-        "weigh by their scored rollouts (published: pairs, all alike).",
+        "weigh by their scored rollouts (published: pairs, all alike). The first update of a batch goes where Dr. GRPO's does: at least two.",
         outcome("total", norm="center"),
         loss={"policy": "terms", "aggregation": "seq_mean_token_sum", "denominator": "learnable"},
         terms={"rebel": {"eta": eta}},
         whole_groups=True,
+        updates=2,
         at=_rebel,
     )
 
@@ -264,20 +265,26 @@ RECORDS = (
     replace(_llds(0.2), name="llds"),
     Algorithm(
         "gspo",
-        "GSPO (2507.18071): sequence-level ratio, clip 3e-4 / 4e-4, sequence mean of token means.",
+        "GSPO (2507.18071): sequence-level ratio, clip 3e-4 / 4e-4, sequence mean of token means. At the old policy nothing is clipped: at "
+        "least two updates a batch.",
         loss={"ratio": "sequence", "clip_low": 3e-4, "clip_high": 4e-4, "aggregation": "seq_mean_token_mean"},
+        updates=2,
     ),
     Algorithm(
         "espo",
         "ESPO (2512.03759) on an autoregressive policy, where its ELBO is the log-likelihood: sequence ratio, centred reward, mean over "
-        "rollouts, k2 KL 0.01 of the whole rollout over its length (its code: the padded length). The diffusion part does not apply.",
+        "rollouts, k2 KL 0.01 of the whole rollout over its length (its code: the padded length). The diffusion part does not apply. At least two updates a "
+        "batch, as for gspo.",
         outcome("total", norm="center"),
         loss={"ratio": "sequence", "kl": "k2_sequence", "kl_coef": 0.01, "aggregation": "seq_mean_token_mean"},
+        updates=2,
     ),
     Algorithm(
         "cispo",
-        "CISPO (2506.13585): clipped ratio as a detached weight of the log-likelihood; upper clip 5 as in ScaleRL.",
+        "CISPO (2506.13585): clipped ratio as a detached weight of the log-likelihood; upper clip 5 as in ScaleRL. At "
+        "least two updates a batch, as for gspo.",
         loss={"policy": "cispo", "clip_high": 4.0},
+        updates=2,
     ),
     replace(_rebel(1.0), name="rebel"),
 )

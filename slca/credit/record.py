@@ -25,7 +25,7 @@ class Algorithm:
     loss: fields of `config.loss` the record sets. terms: extra loss terms by name with their constants
     (llds {weight}, search_sapo {weight, threshold}, rebel {eta}). locked: a kind's tokens must never feel the other kind's
     rewards, which a sequence-level ratio would break. whole_groups: a micro-batch must hold complete groups.
-    updates: optimiser steps on one rollout batch that it needs at least (a term may be silent at the old policy).
+    updates: optimiser steps on one rollout batch that it needs at least (a term or a clipping may be silent at the old policy).
     at: the record with its one parameter set (`name@x`). options: the part of `config.credit` the arithmetic reads.
     """
 

@@ -230,8 +230,10 @@ def test_a_record_says_whether_its_credit_needs_the_whole_batch(record, norm):
     assert record.whole_batch == (differs or record.name == "self_conditioned")
 
 
-def test_terms_that_are_0_at_the_old_policy_ask_for_a_second_update():
-    assert {name for name, record in ALGORITHMS.items() if record.updates > 1} == {"llds", "search_sapo"}
+def test_records_that_are_another_one_at_the_old_policy_ask_for_a_second_update():
+    """Terms that are 0 there, a clipping of ratios that are 1, and REBEL, whose first step is Dr. GRPO's."""
+    two = {"llds", "search_sapo", "gspo", "espo", "cispo", "rebel"}
+    assert {name for name, record in ALGORITHMS.items() if record.updates > 1} == two
     assert algorithm("slca+llds").updates == algorithm("llds@0.1+gear").updates == 2 and algorithm("slca").updates == 1
 
 

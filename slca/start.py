@@ -113,6 +113,10 @@ def announce(config: Any, parts: Parts, parameters: int) -> None:
     if unread := parts.algorithm.unread:
         given = ", ".join(f"credit.{name}={value}" for name, value in unread.items())
         log.warning("%s: no effect on credit.algorithm=%s", given, config.credit.algorithm)
+    weights = {name: config.reward[name] for name in ("process_weight", "summary_weight") if config.reward[name] != 1.0}
+    if weights and "total" not in parts.algorithm.needs:
+        given = ", ".join(f"reward.{name}={value}" for name, value in weights.items())
+        log.warning("%s: weighs scores alone; credit.algorithm=%s reads no total reward", given, config.credit.algorithm)
     asked = {name: config.mesh[name] for name in ("data", "fsdp", "tensor") if config.mesh[name] not in (1, -1)}
     if parts.mesh is None and asked:
         log.warning("%s: no effect on a single device", ", ".join(f"mesh.{name}={size}" for name, size in asked.items()))

@@ -12,9 +12,10 @@ from slca.tasks.datasets import write_jsonl
 from slca.tasks.synthesize import tasks
 
 
-def said(caplog, name, **credit):
+def said(caplog, name, reward=None, **credit):
     config = default.get_config(name)
     config.credit.update(credit)
+    config.reward.update(reward or {})
     sampler = SimpleNamespace(slots=8, nbytes=lambda: 2**20, programs=())
     parts = SimpleNamespace(
         algorithm=apply_record(config), model=SimpleNamespace(family="qwen3"), sampler=sampler, mesh=None
@@ -58,3 +59,13 @@ def test_tasks_that_nobody_will_be_trained_on_are_said(tmp_path, config, caplog,
     with caplog.at_level(logging.WARNING, "slca"):
         check_tasks(config)
     assert caplog.messages == lines
+
+
+def test_reward_weights_without_a_total_reward_are_named(caplog):
+    given = {"process_weight": 2.0, "summary_weight": 0.0}
+    line = (
+        "reward.process_weight=2.0, reward.summary_weight=0.0: weighs scores alone; credit.algorithm=slca reads no total reward"
+    )
+    assert ("WARNING", line) in said(caplog, "slca", given)
+    caplog.clear()
+    assert [level for level, _ in said(caplog, "grpo", given)] == ["INFO"]

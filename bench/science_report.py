@@ -87,8 +87,8 @@ def outcome(folder: Path) -> dict[str, Any]:
         means = {name: metric["mean"] for name, metric in cell["metrics"].items() if metric["n"]}
         final[cell["split"], float(cell["temperature"])] = means
     out = {name: float(final.get((split, t), {}).get(metric, np.nan)) for name, (split, t, metric) in FINAL.items()}
-    if tasks := evaluated(folder):
-        out[TASKS] = tasks
+    met = [row["n"] for row in rows if (row["split"], row["temperature"]) == FINAL["Success@0.9"][:2] and "n" in row]
+    out[TASKS] = evaluated(folder) or min(met, default=np.nan)
     found = series(metrics(folder))
     for name, (metric, reduce) in TRAINING.items():
         values = found[metric][1] if metric in found else np.array([np.nan])
@@ -117,7 +117,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 def means(found: Found, names: Sequence[str]) -> str:
     """Markdown: a condition's algorithm a row, mean ± half width of the 95 % t-interval over seeds of each of `names` that some run
-    has."""
+    has (of TASKS: the least)."""
     names = [name for name in names if any(np.isfinite(n[name]) for own in found.values() for n in own.values())]
     lines = [f"| condition | method | n | {' | '.join(names)} |", "|" + "---|" * (len(names) + 3)]
     for condition, own in found.items():
@@ -125,6 +125,8 @@ def means(found: Found, names: Sequence[str]) -> str:
             rows = [numbers for (name, _), numbers in own.items() if name == algorithm]
             columns = [[row[name] for row in rows if np.isfinite(row[name])] for name in names]
             cells = [_cell(mean_interval(values)) if values else "none" for values in columns]
+            if TASKS in names and (counts := columns[names.index(TASKS)]):
+                cells[names.index(TASKS)] = f"{min(counts):,.0f}"
             lines.append(f"| {condition} | {algorithm} | {len(rows)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -33,6 +33,11 @@ def test_means_with_their_intervals():
     assert table[4] == "| base | toolpo | 1 | 0.450 | none |"  # nor of one seed
 
 
+def test_of_the_tasks_the_fewest_are_shown():
+    runs = {("slca", 0): numbers(**{"held-out tasks": 2048}), ("slca", 1): numbers(**{"held-out tasks": 128})}
+    assert means({"base": runs}, science_report.NAMES).splitlines()[2] == "| base | slca | 2 | 128 |"
+
+
 def test_differences_are_paired_by_seed():
     """0.1, 0.2, 0.3 less: mean 0.2 +- 0.248; of 8 sign flips two are as extreme: p = 0.25. One pair: 2 of 2 flips."""
     table = differences({"base": made_up()}).splitlines()
@@ -76,6 +81,7 @@ def folder(tmp_path):
             "name": "after RL",
             "split": "heldout_tasks",
             "temperature": 1.0,
+            "n": 128,
             "metrics": {"success@0.9": 0.6, "tool_turns": 1.5, "cost/calls_per_solved": 2.5},
         },
         {"name": "after RL", "split": "heldout_tasks", "temperature": 0.0, "metrics": {"success@0.9": 0.7}},
@@ -96,7 +102,7 @@ def test_outcome_of_one_run(folder):
         found["numbers"]["Success@0.9"] == 0.6 and found["numbers"]["greedy"] == 0.7 and found["numbers"]["tool turns"] == 1.5
     )
     assert found["numbers"]["area under Success@0.9"] == pytest.approx(0.54)
-    assert found["numbers"]["calls per solved"] == 2.5
+    assert found["numbers"]["calls per solved"] == 2.5 and found["numbers"]["held-out tasks"] == 128
     assert "summary" not in found["numbers"] and "kappa T" not in found["numbers"]
     x, y = found["curves"]["rollout/success@0.9"]
     assert x == [10, 20] and y == [pytest.approx(0.24), pytest.approx(0.62)]

@@ -47,6 +47,7 @@ STYLES = ("-", "--", ":", "-.")
 WINDOW = 10  # steps
 AGAINST = "slca"
 BASE = "base"
+LEVELS = (BASE, "noise 0.5", "noise 1", "noise 3")
 UNTOUCHED = ("rltr",)  # trains on nothing that noise on the summary reward reaches: its runs with noise are those without
 PAIRED = ("Success@0.9", "greedy", "process", "summary", "tool turns", "calls per solved", "area under Success@0.9")
 
@@ -60,6 +61,7 @@ def report(lines: Sequence[Mapping[str, Any]]) -> None:
     }
     print(f"### After training\n\n{means(found, (TASKS, *FINAL))}\n\n### During training\n\n{means(found, tuple(TRAINING))}\n")
     print(f"### {AGAINST} less the others, seed by seed\n\n{differences(found)}\n")
+    print(f"### The mean of a seed's over {', '.join(LEVELS)}\n\n{averaged(found)}\n")
     if BASE in found and len(found) > 1:
         print(f"### The same less those of {BASE}\n\n{growth(found)}\n")
 
@@ -135,6 +137,18 @@ def differences(found: Found) -> str:
     """Markdown: slca less each other method, seed by seed: mean, 95 % t-interval (bold: without 0), exact sign-flip p (least possible:
     2 / 2^n)."""
     rows = {(condition, other): by_seed for condition, own in paired(found).items() for other, by_seed in own.items()}
+    return _table(rows)
+
+
+def averaged(found: Found) -> str:
+    """Markdown: of each seed the mean of its differences over the conditions in LEVELS that it has, as in `differences`."""
+    pairs = paired({name: own for name, own in found.items() if name in LEVELS})
+    rows: dict[tuple[str, str], dict[int, np.ndarray]] = {}
+    for other in dict.fromkeys(other for own in pairs.values() for other in own):
+        by_level = [own[other] for own in pairs.values() if other in own]
+        seeds = sorted({seed for by_seed in by_level for seed in by_seed})
+        per_seed = {seed: np.array([by_seed[seed] for by_seed in by_level if seed in by_seed]) for seed in seeds}
+        rows[f"{len(by_level)} levels", other] = {seed: levels.mean(0) for seed, levels in per_seed.items()}
     return _table(rows)
 
 

@@ -61,6 +61,16 @@ def test_growth_is_of_differences_of_the_same_seeds():
     assert f"{T1 * math.sqrt(0.005 / 2):.3f}" == "0.635"
 
 
+def test_averages_over_noise_levels_are_a_seeds_own():
+    """Base 0.1, 0.2, 0.3; noise 1 of the first two 0.2, 0.4; the correlated noise counts for nothing: 0.15, 0.3, 0.3, mean 0.25, standard
+    deviation 0.0866, half width t * 0.0866 / sqrt 3 = 0.215."""
+    scores = {("slca", 0): 0.9, ("slca", 1): 0.9, ("grpo", 0): 0.7, ("grpo", 1): 0.5}
+    noisy = {run: numbers(**{"Success@0.9": score}) for run, score in scores.items()}
+    table = science_report.averaged({"base": made_up(), "noise 1": noisy, "noise 1, rho 0.5": noisy}).splitlines()
+    assert table[2].startswith("| 2 levels | grpo | 3 | **+0.250 ± 0.215**, p = 0.250 | none")
+    assert table[3].startswith("| 1 levels | toolpo | 1 | +0.050")
+
+
 def test_runs_of_a_method_that_noise_does_not_reach_stand_for_every_noise():
     runs = [("base", "slca"), ("base", "rltr"), ("noise 1", "slca"), ("noise 1, rho 0.5", "slca"), ("sparse", "slca")]
     found = {condition: {} for condition, _ in runs}

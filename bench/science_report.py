@@ -34,6 +34,7 @@ TASKS = "held-out tasks"  # how many, in a line's numbers
 # name in the table -> (metric of the training log, how it becomes one number a run)
 TRAINING: dict[str, tuple[str, Callable[[np.ndarray], float]]] = {
     "area under Success@0.9": ("rollout/success@0.9", np.nanmean),
+    "its last 20 steps": ("rollout/success@0.9", lambda steps: np.nanmean(steps[-20:])),
     "kappa T": ("rollout/credit/kappa/tool", np.nanmean),
     "kappa S": ("rollout/credit/kappa/summary", np.nanmean),
     "sign conflict": ("rollout/credit/sign_conflict/method", np.nanmean),
@@ -49,7 +50,16 @@ AGAINST = "slca"
 BASE = "base"
 LEVELS = (BASE, "noise 0.5", "noise 1", "noise 3")
 UNTOUCHED = ("rltr",)  # trains on nothing that noise on the summary reward reaches: its runs with noise are those without
-PAIRED = ("Success@0.9", "greedy", "process", "summary", "tool turns", "calls per solved", "area under Success@0.9")
+PAIRED = (
+    "Success@0.9",
+    "greedy",
+    "process",
+    "summary",
+    "tool turns",
+    "calls per solved",
+    "area under Success@0.9",
+    "its last 20 steps",
+)
 
 
 def report(lines: Sequence[Mapping[str, Any]]) -> None:
@@ -158,18 +168,27 @@ def growth(found: Found) -> str:
     base = pairs.pop(BASE)
     for condition, own in pairs.items():
         for other, by_seed in own.items():
-            rows[condition, other] = {
-                seed: gap - base[other][seed] for seed, gap in by_seed.items() if seed in base.get(other, ())
-            }
+            rows[condition, other] = more = {}
+            for seed in (seed for seed in by_seed if seed in base.get(other, ())):
+                alike = _same_tasks(found[condition][AGAINST, seed], found[BASE][AGAINST, seed], PAIRED)
+                more[seed] = np.where(alike, by_seed[seed] - base[other][seed], np.nan)
     return _table(rows)
 
 
+def _same_tasks(a: Numbers, b: Numbers, metrics: Sequence[str]) -> np.ndarray:
+    """Which of `metrics` two runs can be compared in: those of FINAL where both met as many held-out tasks, the greedy one always."""
+    tasks = [run.get(TASKS, np.nan) for run in (a, b)]
+    alike = tasks[0] == tasks[1] or np.isnan(tasks).all()
+    return np.array([alike or FINAL.get(name, ("", 0.0))[1] == 0 for name in metrics])
+
+
 def gaps(numbers: Mapping[Run, Numbers], metrics: Sequence[str]) -> dict[str, dict[int, np.ndarray]]:
-    """Other method -> seed -> slca less it in each of `metrics`; NaN where one of the two has none."""
+    """Other method -> seed -> slca less it in each of `metrics`; NaN where one of the two has none or met other tasks."""
     out: dict[str, dict[int, np.ndarray]] = {name: {} for name, _ in numbers if name != AGAINST}
     for (other, seed), theirs in numbers.items():
         if other != AGAINST and (own := numbers.get((AGAINST, seed))):
-            out[other][seed] = np.array([own.get(m, np.nan) - theirs.get(m, np.nan) for m in metrics])
+            gap = np.array([own.get(m, np.nan) - theirs.get(m, np.nan) for m in metrics])
+            out[other][seed] = np.where(_same_tasks(own, theirs, metrics), gap, np.nan)
     return out
 
 

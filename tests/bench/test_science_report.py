@@ -41,7 +41,7 @@ def test_of_the_tasks_the_fewest_are_shown():
 def test_differences_are_paired_by_seed():
     """0.1, 0.2, 0.3 less: mean 0.2 +- 0.248; of 8 sign flips two are as extreme: p = 0.25. One pair: 2 of 2 flips."""
     table = differences({"base": made_up()}).splitlines()
-    assert table[2] == "| base | grpo | 3 | +0.200 ± 0.248, p = 0.250 | none | none | none | none | none | none |"
+    assert table[2] == "| base | grpo | 3 | +0.200 ± 0.248, p = 0.250" + 7 * " | none" + " |"
     assert table[3].startswith("| base | toolpo | 1 | +0.050, p = 1.000 |")
 
 
@@ -69,6 +69,23 @@ def test_averages_over_noise_levels_are_a_seeds_own():
     table = science_report.averaged({"base": made_up(), "noise 1": noisy, "noise 1, rho 0.5": noisy}).splitlines()
     assert table[2].startswith("| 2 levels | grpo | 3 | **+0.250 ± 0.215**, p = 0.250 | none")
     assert table[3].startswith("| 1 levels | toolpo | 1 | +0.050")
+
+
+def test_evaluations_on_other_tasks_are_not_compared():
+    """Of the first seed both met 2,048 tasks, of the second one alone: its greedy score and its training are compared all the same."""
+    runs = {}
+    for seed, tasks in ((0, 2048), (1, 128)):
+        runs["slca", seed] = numbers(
+            **{"held-out tasks": 2048, "Success@0.9": 0.6, "greedy": 0.6, "area under Success@0.9": 0.6}
+        )
+        runs["grpo", seed] = numbers(
+            **{"held-out tasks": tasks, "Success@0.9": 0.5, "greedy": 0.4, "area under Success@0.9": 0.3}
+        )
+    found = {"base": runs, "noise 1": {run: numbers(**{**one, "held-out tasks": 128}) for run, one in runs.items()}}
+    row = differences(found).splitlines()[2].split(" | ")
+    assert row[3] == "+0.100, p = 1.000" and row[4].startswith("**+0.200") and row[9].startswith("**+0.300")
+    row = growth(found).splitlines()[2].split(" | ")
+    assert row[3] == "none" and row[4].startswith("+0.000") and row[9].startswith("+0.000")
 
 
 def test_runs_of_a_method_that_noise_does_not_reach_stand_for_every_noise():
@@ -112,6 +129,7 @@ def test_outcome_of_one_run(folder):
         found["numbers"]["Success@0.9"] == 0.6 and found["numbers"]["greedy"] == 0.7 and found["numbers"]["tool turns"] == 1.5
     )
     assert found["numbers"]["area under Success@0.9"] == pytest.approx(0.54)
+    assert found["numbers"]["its last 20 steps"] == pytest.approx(15.5 / 25)  # 6 to 25
     assert found["numbers"]["calls per solved"] == 2.5 and found["numbers"]["held-out tasks"] == 128
     assert "summary" not in found["numbers"] and "kappa T" not in found["numbers"]
     x, y = found["curves"]["rollout/success@0.9"]

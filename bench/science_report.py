@@ -158,7 +158,9 @@ def averaged(found: Found) -> str:
         by_level = [own[other] for own in pairs.values() if other in own]
         seeds = sorted({seed for by_seed in by_level for seed in by_seed})
         per_seed = {seed: np.array([by_seed[seed] for by_seed in by_level if seed in by_seed]) for seed in seeds}
-        rows[f"{len(by_level)} levels", other] = {seed: levels.mean(0) for seed, levels in per_seed.items()}
+        rows[f"{len(by_level)} level{'s' * (len(by_level) > 1)}", other] = {
+            seed: levels.mean(0) for seed, levels in per_seed.items()
+        }
     return _table(rows)
 
 

@@ -68,7 +68,7 @@ def test_averages_over_noise_levels_are_a_seeds_own():
     noisy = {run: numbers(**{"Success@0.9": score}) for run, score in scores.items()}
     table = science_report.averaged({"base": made_up(), "noise 1": noisy, "noise 1, rho 0.5": noisy}).splitlines()
     assert table[2].startswith("| 2 levels | grpo | 3 | **+0.250 ± 0.215**, p = 0.250 | none")
-    assert table[3].startswith("| 1 levels | toolpo | 1 | +0.050")
+    assert table[3].startswith("| 1 level | toolpo | 1 | +0.050")
 
 
 def test_evaluations_on_other_tasks_are_not_compared():

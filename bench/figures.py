@@ -239,10 +239,8 @@ def differences(lines: Sequence[Mapping[str, Any]], metric: str) -> dict[str, di
     from slca.evals.stats import mean_interval
 
     out: dict[str, dict[str, Any]] = {}
-    kept = by_condition(lines).items()
-    for condition, own in paired(
-        {name: {run: line["numbers"] for run, line in own.items()} for name, own in kept}, [metric]
-    ).items():
+    numbers = {name: {run: line["numbers"] for run, line in own.items()} for name, own in by_condition(lines).items()}
+    for condition, own in paired(numbers, [metric]).items():
         for other, by_seed in own.items():
             values = [float(gap[0]) for gap in by_seed.values() if np.isfinite(gap[0])]
             if len(values) > 1:

@@ -7,8 +7,9 @@
     python -m bench.science list                              # the runs, and which are done
 
 `run` is resumable: what has a line in the results is not made again (name another file to start anew), finished runs are skipped,
-a killed one continues from its checkpoint. `evaluate` likewise leaves alone what it evaluated; a line without that is collected again. Seeds are the outer loop, so that stopping early leaves a balanced table. A run takes
-2 to 4 minutes of one core, a cold start 9.
+a killed one continues from its checkpoint. `evaluate` likewise leaves alone what it evaluated; a line without that is collected
+again. Seeds are the outer loop, so that stopping early leaves a balanced table. A run takes 2 to 4 minutes of one core, a cold
+start 9.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 
 from bench import science_report
 from bench.arguments import names, natural, output, positive, unknown_names
+from slca.files import whole
 
 BASE = ("slca", "grpo", "support_control", "toolpo", "rltr", "mix@0.5", "gigpo", "gdpo")
 VARIED = ("slca", "grpo", "support_control", "mix@0.5")
@@ -231,9 +233,8 @@ def collect(root: Path, results: Path, wanted: list[Run], lines: dict[Run, dict[
         if finished(folder) and science_report.evaluated(folder) > tasks:
             found[run] = {"run": (run.condition, run.algorithm, run.seed)} | science_report.outcome(folder)
     results.parent.mkdir(parents=True, exist_ok=True)
-    part = results.with_name(results.name + ".part")
-    part.write_text("".join(json.dumps(line) + "\n" for line in found.values()))
-    part.replace(results)
+    with whole(results) as file:
+        file.write_text("".join(json.dumps(line) + "\n" for line in found.values()))
     return len(found) - len(lines), sum(found[run] is not line for run, line in lines.items())
 
 

@@ -95,12 +95,13 @@ def outcome(folder: Path) -> dict[str, Any]:
     """One run: `numbers` by their names in the tables (those that the run has) and its smoothed `curves`."""
     rows = [row for row in json.loads((folder / "results.json").read_text())["rows"] if row["name"] == "after RL"]
     final = {(row["split"], float(row["temperature"])): row["metrics"] for row in rows}
-    for cell in _evaluation(folder):
+    cells = _evaluation(folder)
+    for cell in cells:
         means = {name: metric["mean"] for name, metric in cell["metrics"].items() if metric["n"]}
         final[cell["split"], float(cell["temperature"])] = means
     out = {name: float(final.get((split, t), {}).get(metric, np.nan)) for name, (split, t, metric) in FINAL.items()}
     met = [row["n"] for row in rows if (row["split"], row["temperature"]) == FINAL["Success@0.9"][:2] and "n" in row]
-    out[TASKS] = evaluated(folder) or min(met, default=np.nan)
+    out[TASKS] = _fewest(cells) or min(met, default=np.nan)
     found = series(metrics(folder))
     for name, (metric, reduce) in TRAINING.items():
         values = found[metric][1] if metric in found else np.array([np.nan])
@@ -111,7 +112,11 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 def evaluated(folder: Path) -> int:
     """On how many tasks the run was evaluated once more; 0 = it was not."""
-    return min((cell["tasks"] for cell in _evaluation(folder)), default=0)
+    return _fewest(_evaluation(folder))
+
+
+def _fewest(cells: Sequence[Mapping[str, Any]]) -> int:
+    return min((cell["tasks"] for cell in cells), default=0)
 
 
 def _evaluation(folder: Path) -> list[dict[str, Any]]:
@@ -157,10 +162,8 @@ def averaged(found: Found) -> str:
     for other in dict.fromkeys(other for own in pairs.values() for other in own):
         by_level = [own[other] for own in pairs.values() if other in own]
         seeds = sorted({seed for by_seed in by_level for seed in by_seed})
-        per_seed = {seed: np.array([by_seed[seed] for by_seed in by_level if seed in by_seed]) for seed in seeds}
-        rows[f"{len(by_level)} level{'s' * (len(by_level) > 1)}", other] = {
-            seed: levels.mean(0) for seed, levels in per_seed.items()
-        }
+        mean = {seed: np.mean([by_seed[seed] for by_seed in by_level if seed in by_seed], 0) for seed in seeds}
+        rows[f"{len(by_level)} level{'s' * (len(by_level) > 1)}", other] = mean
     return _table(rows)
 
 

@@ -250,9 +250,13 @@ def step_folder(path: str | os.PathLike[str]) -> Path:
     return parent / str(max(steps))
 
 
-def config_diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Lines `section.field: old -> new` for every field that differs; [] = equal. Tuples and lists are alike, as in JSON."""
-    before, after = _fields(json.loads(json.dumps(old))), _fields(json.loads(json.dumps(new)))
+def config_diff(old: Mapping[str, Any], new: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> list[str]:
+    """Lines `section.field: old -> new` for every field that differs; [] = equal. Tuples and lists are alike, as in JSON.
+
+    defaults: what fields of `new` stand for that `old` does not have, because they came since.
+    """
+    before, after, usual = (_fields(json.loads(json.dumps(config))) for config in (old, new, defaults or {}))
+    before = {name: value for name, value in usual.items() if name in after} | before
 
     def show(fields: dict[str, Any], name: str) -> str:
         return json.dumps(fields[name]) if name in fields else "(absent)"

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -106,17 +106,20 @@ def announce(config: Any, parts: Parts, parameters: int) -> None:
         ", ".join(f"{name}{list(shape)}" for name, shape in sampler.programs),
     )  # fmt: skip
     if sets := parts.algorithm.loss:
-        log.info("%s sets %s", config.credit.algorithm, ", ".join(f"loss.{name}={value}" for name, value in sets.items()))
+        log.info("%s sets %s", config.credit.algorithm, _assigned("loss", sets))
     if (least := parts.algorithm.updates) > 1:
         sweeps = f"train.mu={config.train.mu} x train.mini_batches={config.train.mini_batches}"
         log.info("%s needs %d updates or more a rollout batch: %s", config.credit.algorithm, least, sweeps)
     if unread := parts.algorithm.unread:
-        given = ", ".join(f"credit.{name}={value}" for name, value in unread.items())
-        log.warning("%s: no effect on credit.algorithm=%s", given, config.credit.algorithm)
+        log.warning("%s: no effect on credit.algorithm=%s", _assigned("credit", unread), config.credit.algorithm)
     weights = {name: config.reward[name] for name in ("process_weight", "summary_weight") if config.reward[name] != 1.0}
     if weights and "total" not in parts.algorithm.needs:
-        given = ", ".join(f"reward.{name}={value}" for name, value in weights.items())
-        log.warning("%s: weighs scores alone; credit.algorithm=%s reads no total reward", given, config.credit.algorithm)
+        given, name = _assigned("reward", weights), config.credit.algorithm
+        log.warning("%s: weighs scores alone; credit.algorithm=%s reads no total reward", given, name)
     asked = {name: config.mesh[name] for name in ("data", "fsdp", "tensor") if config.mesh[name] not in (1, -1)}
     if parts.mesh is None and asked:
-        log.warning("%s: no effect on a single device", ", ".join(f"mesh.{name}={size}" for name, size in asked.items()))
+        log.warning("%s: no effect on a single device", _assigned("mesh", asked))
+
+
+def _assigned(section: str, values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{section}.{name}={value}" for name, value in values.items())

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from configs.default import get_config
 from slca.checkpoint import config_diff
 from slca.files import whole
 from slca.report.redact import redact_tree, secrets
@@ -101,31 +102,13 @@ def check_workdir(workdir: Path, config: Any, resume: bool | None, allow_config_
         raise ConfigError(f"{workdir} holds checkpoints but no config.json; put it back, or name another --workdir")
     if before is not None and resume is False:
         raise ConfigError(f"{workdir} holds a run already; continue it (without --noresume) or name another --workdir")
-    changes = config_diff(_completed(before, now, _defaults()), now) if before is not None else []
+    changes = config_diff(before, now, get_config().to_dict()) if before is not None else []
     if changes and not allow_config_change:
         lines = "\n  ".join(changes[:20] + ([f"... and {len(changes) - 20} more"] if len(changes) > 20 else []))
         raise ConfigError(
             f"{workdir} was started with another config; use another --workdir, or --allow-config-change:\n  {lines}"
         )
     return now
-
-
-def _defaults() -> dict[str, Any]:
-    from configs.default import get_config
-
-    return json.loads(json.dumps(get_config().to_dict()))
-
-
-def _completed(before: Any, now: dict[str, Any], defaults: Any) -> dict[str, Any]:
-    """A stored config with the fields that came since, at their defaults, which stand for what it did without them."""
-    before, defaults = (value if isinstance(value, dict) else {} for value in (before, defaults))
-    added = {name: defaults[name] for name in now if name in defaults and name not in before}
-    inner = {
-        name: _completed(before[name], value, defaults.get(name))
-        for name, value in now.items()
-        if isinstance(value, dict) and name in before
-    }
-    return before | added | inner
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -226,6 +226,9 @@ def test_config_diff():
     assert config_diff(old, json.loads(json.dumps(old))) == []
     new = {"train": {"steps": 200, "row_lengths": [1, 2]}, "loss": {"kl": "k3", "new": None}}
     assert config_diff(old, new) == ["train.steps: 100 -> 200", "gone: 1 -> (absent)", "loss.new: (absent) -> null"]
+    usual = {"train": {"steps": 7}, "loss": {"new": 0.5}, "elsewhere": 1}
+    assert sorted(config_diff(old, new, usual)) == ["gone: 1 -> (absent)", "loss.new: 0.5 -> null", "train.steps: 100 -> 200"]
+    assert len(config_diff(old, new, {"loss": {"new": None}})) == 2
 
 
 KILLED = """

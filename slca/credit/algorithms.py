@@ -273,8 +273,8 @@ RECORDS = (
     Algorithm(
         "espo",
         "ESPO (2512.03759) on an autoregressive policy, where its ELBO is the log-likelihood: sequence ratio, centred reward, mean over "
-        "rollouts, k2 KL 0.01 of the whole rollout over its length (its code: the padded length). The diffusion part does not apply. At least two updates a "
-        "batch, as for gspo.",
+        "rollouts, k2 KL 0.01 of the whole rollout over its length (its code: the padded length). The diffusion part does not apply. "
+        "At least two updates a batch, as for gspo.",
         outcome("total", norm="center"),
         loss={"ratio": "sequence", "kl": "k2_sequence", "kl_coef": 0.01, "aggregation": "seq_mean_token_mean"},
         updates=2,

@@ -17,6 +17,7 @@ from slca.credit import focus
 from slca.credit.credit import Options
 from slca.credit.estimators import (
     aligned,
+    anchored,
     blended,
     discounted,
     labelled,
@@ -175,6 +176,13 @@ RECORDS = (
         "slca_floor",
         "SLCA with absent segments entering the statistics as 0: a lone caller is credited. Ours.",
         SLCA_FLOOR,
+        locked=True,
+    ),
+    Algorithm(
+        "slca_state",
+        "SLCA whose summaries are compared among the group's rollouts that had made the same calls (GiGPO's anchor states), so that what "
+        "the calls made possible is not credited to the summary. A summary alone with its calls gets 0. Ours.",
+        total(routed("tool", TOOL), anchored("summary", SUMMARY, by="state")),
         locked=True,
     ),
     replace(_mix(0.5), name="mix"),

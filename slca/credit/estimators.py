@@ -93,6 +93,19 @@ def routed(name: str, kind: int, norm: str | None = None, presence: str | None =
     return Credit(function, (name,), options=(*_compares(norm), WEIGHTS[kind], *(() if presence else ("presence",))))
 
 
+def anchored(name: str, kind: int, by: str, norm: str | None = None) -> Credit:
+    """A channel [N] that only segments of one kind receive, compared among the group's segments of that kind with an equal label
+    [N, S]; times that kind's weight after normalisation. A segment alone with its label gets 0."""
+
+    def function(rollouts, options):
+        receives = rollouts.kind == kind
+        each = np.broadcast_to(per_rollout(rollouts, name)[:, None], receives.shape)
+        value = options.compare(each, _joint(rollouts.group[:, None], label(rollouts, by)), receives, norm)
+        return options.weight(kind) * value
+
+    return Credit(function, (name,), (by,), (*_compares(norm), WEIGHTS[kind]))
+
+
 Transform = Callable[[Float[np.ndarray, "N S"], Bool[np.ndarray, "N S"]], Float[np.ndarray, "N S"]]
 
 

@@ -38,10 +38,10 @@ def commands(monkeypatch):
 
 
 def test_every_seed_has_the_same_runs_and_seeds_are_outermost():
-    """8 methods in the base condition; 6 at each of three noise levels; 4 with two correlations, sparse and without HierR."""
+    """9 methods in the base condition; 6 at each of three noise levels; 4 with two correlations, sparse and without HierR."""
     found = runs(tuple(science.PARTS), 2)
-    assert len(found) == 2 * (8 + 6 * 3 + 4 * 4) and len(set(found)) == len(found)
-    assert [run.seed for run in found] == [0] * 42 + [1] * 42
+    assert len(found) == 2 * (9 + 6 * 3 + 4 * 4) and len(set(found)) == len(found)
+    assert [run.seed for run in found] == [0] * 43 + [1] * 43
     assert [run.algorithm for run in runs(("base",), 1)] == list(science.BASE)
     assert runs(("sparse",), 1)[0] == Run("sparse execution reward", "slca", 0)
 
@@ -182,7 +182,7 @@ def test_list_and_unknown_parts(tmp_path, capsys):
     where = ["--part=base", "--seeds=1", f"--root={tmp_path}", f"--results={tmp_path}/lines.jsonl"]
     assert science.main(["list", *where]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:3] == ["done\tbase\tslca\t0", "done\tbase\tgrpo\t0", "open\tbase\tsupport_control\t0"] and len(lines) == 8
+    assert lines[:3] == ["done\tbase\tslca\t0", "done\tbase\tgrpo\t0", "open\tbase\tsupport_control\t0"] and len(lines) == 9
     with pytest.raises(SystemExit):
         science.main(["list", "--part=nothing"])
     assert "nothing unknown" in capsys.readouterr().err

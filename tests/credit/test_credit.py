@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from slca.credit.algorithms import algorithm
 from slca.credit.credit import Options, compare
 from slca.credit.estimators import (
     aligned,
+    anchored,
     blended,
     discounted,
     labelled,
@@ -232,6 +234,17 @@ def test_gigpo_anchor_states():
         f = total(outcome("total", norm=norm), aligned("final", by="state", norm=norm, transform=discounted(0.95)))
         np.testing.assert_allclose(f(episode), expected, rtol=0, atol=1e-4)
     assert aligned("final", by="state", transform=discounted(0.95))(rollouts)[0, 1] == 0  # a lone state
+
+
+def test_summaries_are_compared_among_equal_calls():
+    summary = [0.2, 0.6, 0.9, 1.0, 0.4]  # the first two made the same calls, the next two others, the last its own
+    rollouts = made(pairs(5), tool=[0] * 5, summary=summary, labels={"state": [[0, 1], [0, 1], [0, 2], [0, 2], [0, 3]]})
+    found = anchored("summary", SUMMARY, by="state")(rollouts, Options(summary_weight=2.0))
+    r = 2 * 0.7071
+    np.testing.assert_allclose(found[:, 1], [-r, r, -r, r, 0], rtol=0, atol=1e-4)
+    np.testing.assert_array_equal(found[:, 0], 0)  # the calls share their state too, and get nothing
+    group = algorithm("slca").credit(rollouts)
+    assert group[3, 1] > group[2, 1] > 0 > group[4, 1]  # while in the group both of the better calls' summaries are good ones
 
 
 def test_gigpo_with_the_official_stepwise_deviation():

@@ -81,7 +81,7 @@ def test_unscored_and_empty_batches_do_not_break_it():
     assert found["credit/kappa/tool"] == (0.0, 0.0) and found["credit/presence/tool"] == (0.0, 2.0)
 
 
-@pytest.mark.parametrize("name", ["slca", "slca_floor", "rltr", "slca+llds", "slca+self_conditioned", "mix@0"])
+@pytest.mark.parametrize("name", ["slca", "slca_floor", "slca_state", "rltr", "slca+llds", "slca+self_conditioned", "mix@0"])
 def test_the_lock_holds_to_the_bit(name):
     for seed in range(5):
         assert leak(algorithm(name).credit, anything(seed), seed) == 0.0

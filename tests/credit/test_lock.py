@@ -78,7 +78,7 @@ def test_law_7_summary_rewards_and_tool_token_gradients(config, name):
         assert not np.array_equal(before[KIND == SUMMARY], after[KIND == SUMMARY])
 
 
-@pytest.mark.parametrize("name", ["slca", "slca_floor", "slca+llds", "slca+self_conditioned", "mix@0"])
+@pytest.mark.parametrize("name", ["slca", "slca_floor", "slca_state", "slca+llds", "slca+self_conditioned", "mix@0"])
 def test_law_7_at_segment_level(config, name):
     config.loss.ratio = "segment"
     before, after = (gradient(config, r, algorithm(name)) for r in (ROLLOUTS, OTHER))

@@ -35,7 +35,7 @@ SEEDS, PROMPTS, GROUP, ACTIONS = 5, 256, 16, 5
 T_95 = 2.776  # Student t, 4 degrees of freedom
 SETTINGS = {"independent": (0.0, 0.0), "coupled": (1.0, 0.0), "noisy judge": (0.0, 0.5), "coupled, noisy": (1.0, 0.5)}
 NAMES = (
-    "grpo", "dr_grpo", "rloo", "gdpo", "slca", "mix@0.25", "mix@0.5", "support_control", "tool_only_global", "toolpo",
+    "grpo", "dr_grpo", "rloo", "gdpo", "slca", "slca_state", "mix@0.25", "mix@0.5", "support_control", "tool_only_global", "toolpo",
     "toolpo_slca_repo", "rltr", "segment_decomposed", "segment_decomposed@0.5", "matchtir_dual", "gigpo", "triage", "cue", "signal",
 )  # fmt: skip
 

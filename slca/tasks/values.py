@@ -142,7 +142,10 @@ class Sampler:
         if kind == "string":
             return self._string(schema, name)
         if kind in ("integer", "number"):
-            return self._number(schema, name, kind == "integer")
+            try:
+                return self._number(schema, name, kind == "integer")
+            except OverflowError as error:  # bounds that no float reaches
+                raise TooLarge(f"a number between {schema.get('minimum')} and {schema.get('maximum')}"[:200]) from error
         return self.rng.random() < 0.5 if kind == "boolean" else None
 
     def _one_branch(self, schema: Mapping[str, Any], level: int) -> Mapping[str, Any]:

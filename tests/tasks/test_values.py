@@ -109,6 +109,9 @@ def filled(part, count=10):
         {"type": "string", "minLength": 10**9, "pattern": "a*"},
         {"allOf": [{"type": "string"}, {"type": "null"}]},
         {"type": "integer", "enum": ["a"]},
+        {"type": "number", "minimum": 0.5, "maximum": 10**400},  # no float reaches that bound
+        {"type": "number", "maximum": -(10**400)},
+        {"type": "integer", "minimum": 10**400, "multipleOf": 0.1},
     ],
 )
 def test_schemas_that_ask_for_too_much_or_contradict_themselves_are_given_up_soon(schema):

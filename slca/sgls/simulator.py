@@ -55,7 +55,9 @@ class Simulator:
         self._meter = Meter()
         self._totals: dict[str, float] = {}  # counts of backend and cache at the last reset
         self._recorded: dict[str, Row] = {}
-        self._examples: dict[str, list[str]] = {}  # recorded bodies by tool, the first few
+        self._examples: dict[
+            str, list[tuple[str, str]]
+        ] = {}  # (key, recorded body) by tool: a few, whatever order they came in
         self._keys: dict[str, frozenset[str]] = {}  # keys that all recorded bodies of a tool have
         if not self.options.paper:
             self._recall(replays)
@@ -157,8 +159,9 @@ class Simulator:
     def _learn(self, row: Row) -> None:
         self._recorded[row.key] = row
         examples, keys = self._examples.setdefault(row.tool, []), response.top_keys(row.text)
-        if len(examples) < EXAMPLES:
-            examples.append(row.text)
+        examples.append((row.key, row.text))
+        examples.sort()
+        del examples[EXAMPLES:]
         self._keys[row.tool] = self._keys.get(row.tool, keys) & keys
 
     def _fault(self, call: ToolCall, identity: str, context: Context) -> str | None:
@@ -190,7 +193,7 @@ class Simulator:
             deadline,
             transcript=transcript,
             state=dict(context.state) if self.options.state == "kv" else None,
-            examples=() if self.options.paper else tuple(self._examples.get(call.name, ())),
+            examples=() if self.options.paper else tuple(text for _, text in self._examples.get(call.name, ())),
             seed=_seed(context, group, alone=self.options.cache == "none"),
         )
 
@@ -198,7 +201,10 @@ class Simulator:
         if self._cache is None:
             return self._ask(request)
         links = _footprint(request.transcript or ()) if self._backend.deterministic else ()
-        key = _digest(self._backend.identity, self._manner, request.contract.digest, request.group, world, identity, *links)
+        shown = (_digest("examples", *request.examples),) if request.examples else ()
+        key = _digest(
+            self._backend.identity, self._manner, request.contract.digest, request.group, world, identity, *links, *shown
+        )
         try:
             wait = max(0.0, request.deadline - time.monotonic())
             observation, known = self._cache.once(key, request.call, lambda: self._ask(request), wait)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from slca.sgls.backends import BackendError
-from slca.sgls.simulator import Simulator
+from slca.sgls.simulator import EXAMPLES, Simulator
 from slca.tasks.schema import ToolSet
 from slca.types import OBSERVATION_STATUS, Context, ToolCall
 from tests.sgls.tools import TOOLS, Echo
@@ -221,7 +221,28 @@ def test_keys_learned_from_replays_bind_a_tool_without_a_schema():
     simulator = Simulator(backend, replays=replays)
     seen = simulator.simulate(ToolCall("free_form", {"q": "c"}), TOOLS, Context("g"))
     assert seen.text == '{"answer": 2}' and seen.cost["regenerations"] == 1
-    assert backend.requests[0].examples == ('{"answer": 1, "page": 2}', '{"answer": 1}')
+    assert set(backend.requests[0].examples) == {'{"answer": 1, "page": 2}', '{"answer": 1}'}
+
+
+def test_a_store_tells_answers_by_the_examples_that_the_backend_was_shown(tmp_path):
+    path, call = str(tmp_path / "s.db"), ToolCall("free_form", {"q": "z"})
+
+    def asked(reply, *recorded):
+        replays = [(ToolCall("free_form", {"q": q}), json.dumps({"answer": q})) for q in recorded]
+        simulator = Simulator(backend := Echo(reply), store=path, replays=replays)
+        observation = simulator.simulate(call, TOOLS, Context("g"))
+        simulator.close()
+        return observation.text, [request.examples for request in backend.requests]
+
+    assert asked('{"answer": "alone"}') == ('{"answer": "alone"}', [()])
+    text, [examples] = asked('{"answer": "shown"}', *"abcdef")  # replays stay in the store from here on
+    assert text == '{"answer": "shown"}' and len(examples) == EXAMPLES
+    assert asked("never asked") == (text, [])  # the same examples, though the store gives the recordings in another order
+    other = Simulator(
+        backend := Echo("{}"), replays=[(ToolCall("free_form", {"q": q}), json.dumps({"answer": q})) for q in "fedcba"]
+    )
+    other.simulate(call, TOOLS, Context("g"))
+    assert backend.requests[0].examples == examples
 
 
 # state

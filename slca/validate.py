@@ -61,10 +61,9 @@ def _numbers(c: Any, prefix: str = "") -> list[str]:
         lengths = tuple(field(c, path))
         if not lengths or not all(_number(n, int) and n > 0 for n in lengths):
             out.append(f"{path}={lengths}: needs one or more lengths in tokens, whole numbers above 0")
-    temperatures = tuple(c.eval.temperatures)
-    if not all(_number(t, int | float) and (t == 0 or 1e-3 <= t < 1e3) for t in temperatures) or len(set(temperatures)) < len(
-        temperatures
-    ):
+    temperatures, (low, high) = tuple(c.eval.temperatures), RANGES["rollout.temperature"]
+    fine = all(_number(t, int | float) and (t == 0 or low <= t < high) for t in temperatures)
+    if not fine or len(set(temperatures)) < len(temperatures):
         out.append(f"eval.temperatures={temperatures}: 0 (greedy), or numbers from 0.001 up to below 1000, each once")
     for path in ("tasks.domains", "tasks.kinds", "eval.splits", "model.lora.targets"):
         if not all(isinstance(name, str) for name in field(c, path)) or len(set(field(c, path))) < len(field(c, path)):

@@ -7,11 +7,9 @@ from slca.credit import credit, segments
 from slca.learn import batch, optim
 from slca.rewards import hierr, scores
 from slca.rollout import programs
-from slca.sgls import options
 
 OWN = {
     **{f"reward.{name}": taken for name, taken in hierr.CHOICES.items()},
-    **{f"sgls.{name}": taken for name, taken in options.CHOICES.items() if f"sgls.{name}" in bounds.CHOICES},
     "reward.execution": scores.EXECUTION,
     "reward.efficiency": scores.EFFICIENCY,
     "credit.norm": credit.NORMS,
@@ -34,6 +32,5 @@ def test_training_takes_no_temperature_that_sampling_counts_as_zero():
     assert bounds.RANGES["rollout.temperature"][0] == programs.LEAST_TEMPERATURE
 
 
-def test_no_field_is_in_two_tables_of_numbers_without_need():
-    """A field that must be positive is never among those that may be 0."""
+def test_no_field_must_be_positive_and_may_be_zero():
     assert not set(bounds.POSITIVE) & set(bounds.NOT_NEGATIVE)

@@ -39,6 +39,14 @@ def _per_segment(rollouts: Rollouts, name: str) -> Float[np.ndarray, "N S"]:
     return x
 
 
+def _for_kind(rollouts: Rollouts, name: str, kind: int) -> Float[np.ndarray, "N"]:
+    """The channel of a kind of segments, one score a rollout. Raises ValueError for any other shape."""
+    x = channel(rollouts, name)
+    if x.ndim != 1:
+        raise ValueError(f"reward channel {name!r} has shape {x.shape}; {KIND_NAMES[kind]} credit needs one score a rollout")
+    return x
+
+
 WEIGHTS = {TOOL: "tool_weight", SUMMARY: "summary_weight"}
 
 
@@ -75,11 +83,7 @@ def routed(name: str, kind: int, norm: str | None = None, presence: str | None =
     """
 
     def function(rollouts, options):
-        x = channel(rollouts, name)
-        if x.ndim != 1:
-            raise ValueError(
-                f"reward channel {name!r} has shape {x.shape}; {KIND_NAMES[kind]} credit needs one score a rollout"
-            )
+        x = _for_kind(rollouts, name, kind)
         receives = rollouts.kind == kind
         counts = receives.any(1)
         if kind == TOOL and "abstained" in rollouts.labels:
@@ -95,11 +99,12 @@ def routed(name: str, kind: int, norm: str | None = None, presence: str | None =
 
 def anchored(name: str, kind: int, by: str, norm: str | None = None) -> Credit:
     """A channel [N] that only segments of one kind receive, compared among the group's segments of that kind with an equal label
-    [N, S]; times that kind's weight after normalisation. A segment alone with its label gets 0."""
+    [N, S]; times that kind's weight after normalisation. A segment alone with its label gets 0. Rollouts without such a segment have
+    nothing to compare, whatever `credit.presence` says."""
 
     def function(rollouts, options):
         receives = rollouts.kind == kind
-        each = np.broadcast_to(per_rollout(rollouts, name)[:, None], receives.shape)
+        each = np.broadcast_to(_for_kind(rollouts, name, kind)[:, None], receives.shape)
         value = options.compare(each, _joint(rollouts.group[:, None], label(rollouts, by)), receives, norm)
         return options.weight(kind) * value
 

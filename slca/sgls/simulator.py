@@ -55,9 +55,7 @@ class Simulator:
         self._meter = Meter()
         self._totals: dict[str, float] = {}  # counts of backend and cache at the last reset
         self._recorded: dict[str, Row] = {}
-        self._examples: dict[
-            str, list[tuple[str, str]]
-        ] = {}  # (key, recorded body) by tool: a few, whatever order they came in
+        self._examples: dict[str, list[Row]] = {}  # recordings by tool: those of the least keys, whatever order they came in
         self._keys: dict[str, frozenset[str]] = {}  # keys that all recorded bodies of a tool have
         if not self.options.paper:
             self._recall(replays)
@@ -158,10 +156,8 @@ class Simulator:
 
     def _learn(self, row: Row) -> None:
         self._recorded[row.key] = row
-        examples, keys = self._examples.setdefault(row.tool, []), response.top_keys(row.text)
-        examples.append((row.key, row.text))
-        examples.sort()
-        del examples[EXAMPLES:]
+        examples, keys = self._examples.get(row.tool, []), response.top_keys(row.text)
+        self._examples[row.tool] = sorted([*examples, row], key=lambda one: one.key)[:EXAMPLES]
         self._keys[row.tool] = self._keys.get(row.tool, keys) & keys
 
     def _fault(self, call: ToolCall, identity: str, context: Context) -> str | None:
@@ -193,7 +189,7 @@ class Simulator:
             deadline,
             transcript=transcript,
             state=dict(context.state) if self.options.state == "kv" else None,
-            examples=() if self.options.paper else tuple(text for _, text in self._examples.get(call.name, ())),
+            examples=() if self.options.paper else tuple(row.text for row in self._examples.get(call.name, ())),
             seed=_seed(context, group, alone=self.options.cache == "none"),
         )
 

@@ -144,8 +144,8 @@ class Sampler:
         if kind in ("integer", "number"):
             try:
                 return self._number(schema, name, kind == "integer")
-            except OverflowError as error:  # bounds that no float reaches
-                raise TooLarge(f"a number between {schema.get('minimum')} and {schema.get('maximum')}"[:200]) from error
+            except OverflowError as error:
+                raise TooLarge(f"{name or kind}: bounds that no float reaches") from error
         return self.rng.random() < 0.5 if kind == "boolean" else None
 
     def _one_branch(self, schema: Mapping[str, Any], level: int) -> Mapping[str, Any]:

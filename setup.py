@@ -50,7 +50,7 @@ setup(
         "jaxtyping>=0.3",
         "jinja2>=3.1",
         "jsonschema-rs>=0.61",
-        "httpx>=0.28",
+        "httpx2>=2.6",
         "rich>=13",
         "scipy>=1.15",
         "numpy>=2.0",

@@ -102,11 +102,11 @@ async def talk(http: Any, template: Any, seed: int, turns: int) -> list[tuple[in
 
 def conversations(url: str, options: argparse.Namespace, parts: Any) -> tuple[list[tuple[int, list[int], list[int]]], float]:
     """All turns of all conversations, and seconds."""
-    import httpx
+    import httpx2
 
     async def go() -> list[list[tuple[int, list[int], list[int]]]]:
         limit = asyncio.Semaphore(options.clients)
-        async with httpx.AsyncClient(base_url=url, timeout=300, limits=httpx.Limits(max_connections=options.clients)) as http:
+        async with httpx2.AsyncClient(base_url=url, timeout=300, limits=httpx2.Limits(max_connections=options.clients)) as http:
 
             async def one(seed: int) -> list[tuple[int, list[int], list[int]]]:
                 async with limit:

@@ -62,10 +62,10 @@ async def client(
     url: str, mine: list[tuple[int, dict[str, Any]]], out: dict[int, Any], seconds: list[float], counts: Counter[str]
 ) -> None:
     """One client: its requests one after the other over one connection."""
-    import httpx
+    import httpx2
 
     headers = {"content-type": "application/json"}
-    async with httpx.AsyncClient(base_url=url, timeout=120) as http:
+    async with httpx2.AsyncClient(base_url=url, timeout=120) as http:
         for i, request in mine:
             began = time.monotonic()
             if request["kind"] == "malformed":

@@ -122,7 +122,7 @@ def rss(pid: int) -> float:
 
 
 def gauges(url: str) -> dict[str, float]:
-    import httpx
+    import httpx2
 
-    lines = httpx.get(f"{url}/metrics").text.splitlines()
+    lines = httpx2.get(f"{url}/metrics").text.splitlines()
     return {name: float(value) for name, value in (line.split(" ") for line in lines if line.startswith("slca_engine"))}

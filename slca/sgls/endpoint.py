@@ -180,11 +180,11 @@ class Endpoint:
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                import httpx
+                import httpx2
 
                 self._loop = asyncio.new_event_loop()
-                limits = httpx.Limits(max_connections=self.concurrency, max_keepalive_connections=self.concurrency)
-                self._client = httpx.AsyncClient(limits=limits, timeout=None, follow_redirects=False)
+                limits = httpx2.Limits(max_connections=self.concurrency, max_keepalive_connections=self.concurrency)
+                self._client = httpx2.AsyncClient(limits=limits, timeout=None, follow_redirects=False)
                 self._slots = asyncio.Semaphore(self.concurrency)
                 threading.Thread(target=_run_loop, args=(self._loop,), name="slca-endpoint", daemon=True).start()
             return self._loop
@@ -253,7 +253,7 @@ class Endpoint:
             await asyncio.sleep(CIRCUIT_POLL)
 
     async def _request(self, payload: dict[str, Any]) -> Completion:
-        import httpx
+        import httpx2
 
         headers = {"Accept-Encoding": "identity"}  # a small compressed body must not become a large one
         if key := self._key():
@@ -265,7 +265,7 @@ class Endpoint:
                     body += chunk
                     if len(body) > self.max_body:
                         raise EndpointError("too_large", f"reply over {self.max_body} bytes")
-        except (httpx.HTTPError, OSError) as error:
+        except (httpx2.HTTPError, OSError) as error:
             raise EndpointError("connection", self.redact(f"{type(error).__name__}: {error}")[:200]) from None
         except ValueError as error:  # half surrogates in a message, a key that is no header value
             raise EndpointError("bad_request", type(error).__name__) from None

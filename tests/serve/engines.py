@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("fastapi", reason="fastapi is not installed (extra: serve)")
 pytest.importorskip("prometheus_client", reason="prometheus_client is not installed (extra: serve)")
 
-import httpx
+import httpx2
 
 from slca.chat import tokenizer as tokenizers
 from slca.chat.template import Template
@@ -85,8 +85,8 @@ class Told:
 
 @contextlib.asynccontextmanager
 async def client(engine, **options):
-    transport = httpx.ASGITransport(app=make_app(engine, **options))
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=300) as http:
+    transport = httpx2.ASGITransport(app=make_app(engine, **options))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=300) as http:
         yield http
 
 

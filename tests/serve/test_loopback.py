@@ -5,7 +5,7 @@ import contextlib
 import json
 import threading
 
-import httpx
+import httpx2
 import pytest
 
 from tests.serve.engines import HELLO, TOOLS, Told, make_app
@@ -71,12 +71,12 @@ def test_hanging_up_cancels_the_row(stream):
         writer.close()
 
     with serving(engine) as url:
-        asyncio.run(hang_up(httpx.URL(url)))
+        asyncio.run(hang_up(httpx2.URL(url)))
         assert rows[0].told.wait(60)
 
 
 def test_a_large_body_gets_its_status_and_the_connection_lives_on():
-    with serving(Told("ok"), max_body=50_000) as url, httpx.Client(base_url=url, timeout=60) as http:
+    with serving(Told("ok"), max_body=50_000) as url, httpx2.Client(base_url=url, timeout=60) as http:
         headers = {"content-type": "application/json"}
         statuses = [http.post("/v1/chat/completions", content=b" " * n, headers=headers).status_code for n in (600_000, 60_000)]
         assert [*statuses, http.post("/v1/chat/completions", json=HELLO).status_code] == [413, 413, 200]

@@ -183,6 +183,19 @@ def test_nobody_waits_for_a_circuit_that_opens_after_the_deadline(endpoint):
         assert time.monotonic() - began < 5
 
 
+def test_calls_that_end_at_their_deadlines_take_no_place_from_others(endpoint):
+    """Requests cancelled at every point of their lives: a pool that keeps the places of some has none left in the end."""
+    with Server([("slow", 0.003)]) as server:
+        one = endpoint(server, retries=0, concurrency=2, timeout=20.0)
+
+        def late(i):
+            return ask(one, deadline=time.monotonic() + 0.001 * (i + 1))
+
+        for _ in range(10):
+            assert "timeout" in together(40, late)
+        assert together(4, lambda _: ask(one)) == ['{"late": true}'] * 4
+
+
 @pytest.mark.parametrize("concurrency, seconds", [(2, 0.3), (20, 0.7)])  # most never leave the queue | half leave it too late
 def test_time_in_our_own_queue_is_no_failure_of_the_server(endpoint, concurrency, seconds):
     with Server([("slow", seconds)]) as server:

@@ -36,8 +36,13 @@ COMMANDS = {
 NESTED = ("tpu_pod.sh", "xpk.sh")
 
 
+def plain_environ():
+    """The environment without what the launchers read from it."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "XLA_", "PYTHON", "SLCA_"))}
+
+
 def launch(name, *words, path="", **environ):
-    known = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "XLA_", "PYTHON"))}
+    known = plain_environ()
     known |= environ | {"PATH": f"{path}:{known['PATH']}" if path else known["PATH"]}
     return subprocess.run([LAUNCH / name, *words], capture_output=True, text=True, timeout=60, env=known, cwd=ROOT)
 
@@ -146,7 +151,7 @@ def test_help_shows_the_use_and_nothing_of_the_script(name):
 def test_slurm_finds_its_neighbours_from_the_copy_that_it_runs(tmp_path):
     copy = tmp_path / "slurm_script"
     copy.write_bytes((LAUNCH / "slurm.sbatch").read_bytes())
-    environ = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(ROOT), "SLURM_GPUS_ON_NODE": "4"}
+    environ = {**plain_environ(), "SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(ROOT), "SLURM_GPUS_ON_NODE": "4"}
     words = [BASH, str(copy), "configs/tiny.py", "--dry-run"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=30, env=environ, cwd=tmp_path)
     ids = "env JAX_LOCAL_DEVICE_IDS=0\\,1\\,2\\,3"

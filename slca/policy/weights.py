@@ -9,7 +9,6 @@ No pickle is opened and no code from a checkpoint is run.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
 import os
@@ -28,6 +27,7 @@ from slca.chat.gguf_file import locate
 from slca.learn.sharding import first_device, shardings
 from slca.policy import gguf
 from slca.policy.config import ModelConfig
+from slca.policy.fill import fill
 from slca.policy.layout import Place, places
 from slca.policy.transformer import Params, logical_axes, param_shapes
 
@@ -74,7 +74,7 @@ def load(path: str | os.PathLike[str], *, mesh: Any = None, dtype: str | None = 
     params: Params = {"blocks": {}}
     for param, group in by_param.items():
         shape, sharding = (_at(tree, param) for tree in (shapes, placement))
-        _at(params, param[:-1])[param[-1]], broken = _fill(shape, sharding, group, source.read)
+        _at(params, param[:-1])[param[-1]], broken = fill(shape, sharding, group, source.read)
         if broken:
             raise ValueError(f"{name}: {broken} holds NaN or infinity; the checkpoint is damaged: fetch it, or train it, again")
     return config, params
@@ -151,59 +151,6 @@ def _at(tree: Any, path: tuple[str, ...]) -> Any:
     for key in path:
         tree = tree[key]
     return tree
-
-
-def _fill(
-    shape: jax.ShapeDtypeStruct, sharding: Any, group: list[Place], read: Callable[..., np.ndarray]
-) -> tuple[jax.Array, str]:
-    """One parameter from its tensors (one a layer, or a single one), layer by layer straight to the devices that hold it; and the
-    name of a tensor of which this host read a number that is not finite, or "".
-
-    A stack is written in place, so neither host nor device ever holds more than the stack and one layer.
-    """
-    stacked = group[0].layer >= 0
-    shards: dict[Any, jax.Array] = {}
-    finite: dict[str, list[jax.Array]] = {}
-    homes = sharding.addressable_devices_indices_map(shape.shape)
-    for number, place in enumerate(group):
-        blocks: dict[str, np.ndarray] = {}
-        for device, index in homes.items():
-            index = index if index is not None else (slice(None),) * len(shape.shape)
-            layers = range(*index[0].indices(len(group))) if stacked else ()
-            if stacked and number not in layers:
-                continue
-            inner = index[1:] if stacked else index
-            if str(inner) not in blocks:
-                blocks[str(inner)] = np.ascontiguousarray(_block(place, inner, read), shape.dtype)
-            block = jax.device_put(blocks[str(inner)], device)
-            finite.setdefault(place.name, []).append(_finite(block))
-            if not stacked:
-                shards[device] = block
-                continue
-            if device not in shards:
-                shards[device] = jnp.zeros((len(layers), *block.shape), shape.dtype, device=device)
-            shards[device] = _put_layer(shards[device], block, number - layers[0])
-    broken = next((name for name, flags in finite.items() if not all(map(bool, flags))), "")
-    return jax.make_array_from_single_device_arrays(shape.shape, sharding, [shards[device] for device in homes]), broken
-
-
-@jax.jit
-def _finite(block: jax.Array) -> jax.Array:
-    return jnp.isfinite(block).all()
-
-
-@functools.partial(jax.jit, donate_argnums=0)
-def _put_layer(stack: jax.Array, layer: jax.Array, number: Any) -> jax.Array:
-    return jax.lax.dynamic_update_index_in_dim(stack, layer, number, 0)
-
-
-def _block(place: Place, index: tuple[slice, ...], read: Callable[..., np.ndarray]) -> np.ndarray:
-    """`ours[index]` of one tensor, reading no more of the file than that where it is a simple block."""
-    stored = place.stored_index(index)
-    if stored is None:
-        return place.ours(read(place.name))[index]
-    sizes = tuple(len(range(*s.indices(n))) for s, n in zip(index, place.shape))
-    return place._replace(shape=sizes).ours(read(place.name, stored))
 
 
 def _check(config: ModelConfig, source: Source, wanted: list[Place], path: str) -> None:

@@ -12,6 +12,7 @@ from safetensors import safe_open
 
 from slca.learn.sharding import make_mesh, shardings
 from slca.policy import transformer, weights
+from slca.policy.fill import fill
 from slca.policy.layout import places
 from tests.golden import recipe
 from tests.policy.models import FAMILIES, params
@@ -295,7 +296,7 @@ def test_a_host_reads_its_devices_blocks_alone(folder, config, monkeypatch):
 
     kept = {}
     monkeypatch.setattr(jax, "make_array_from_single_device_arrays", lambda shape, place, shards: kept.update(all=shards))
-    weights._fill(whole, Half(), group, source.read)
+    fill(whole, Half(), group, source.read)
     assert sum(sizes) == 3 * 48 * 80 // 2 and max(sizes) == 48 * 80 // 8
     assert [shard.shape for shard in kept["all"]] == [(3, 12, 40)] * 4
     monkeypatch.undo()

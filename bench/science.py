@@ -32,7 +32,7 @@ from bench.arguments import names, natural, output, positive, unknown_names
 from slca.files import whole
 
 BASE = ("slca", "grpo", "support_control", "toolpo", "rltr", "mix@0.5", "gigpo", "gdpo", "slca_state")
-VARIED = ("slca", "grpo", "support_control", "mix@0.5")
+VARIED = ("slca", "grpo", "support_control", "mix@0.5", "slca_state")
 METHODS = {"base": BASE, "noise": (*VARIED, "toolpo", "rltr")}  # of a part; VARIED in the others
 # part -> {name: conditions of configs/science.py}
 PARTS = {

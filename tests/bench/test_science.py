@@ -38,10 +38,10 @@ def commands(monkeypatch):
 
 
 def test_every_seed_has_the_same_runs_and_seeds_are_outermost():
-    """9 methods in the base condition; 6 at each of three noise levels; 4 with two correlations, sparse and without HierR."""
+    """9 methods in the base condition; 7 at each of three noise levels; 5 with two correlations, sparse and without HierR."""
     found = runs(tuple(science.PARTS), 2)
-    assert len(found) == 2 * (9 + 6 * 3 + 4 * 4) and len(set(found)) == len(found)
-    assert [run.seed for run in found] == [0] * 43 + [1] * 43
+    assert len(found) == 2 * (9 + 7 * 3 + 5 * 4) and len(set(found)) == len(found)
+    assert [run.seed for run in found] == [0] * 50 + [1] * 50
     assert [run.algorithm for run in runs(("base",), 1)] == list(science.BASE)
     assert runs(("sparse",), 1)[0] == Run("sparse execution reward", "slca", 0)
 
@@ -69,12 +69,12 @@ def test_each_run_is_made_once_after_its_cold_start(tmp_path, commands, jobs):
     write_results(wanted[1].folder(tmp_path), "after RL")
     assert run_all(tmp_path, wanted, jobs, ("--flag",)) == 0
     where = [next(word for word in c if word.startswith("--workdir=")).removeprefix("--workdir=") for c in commands]
-    assert len(where) == len(set(where)) == 2 + 7  # two cold starts; one of eight runs was done
+    assert len(where) == len(set(where)) == 2 + 9  # two cold starts; one of ten runs was done
     for run in wanted:
         if run != wanted[1]:
             assert where.index(str(cold_start(tmp_path, run.seed))) < where.index(str(run.folder(tmp_path)))
     assert all(c[-1] == "--flag" for c in commands)
-    assert run_all(tmp_path, wanted, jobs) == 0 and len(commands) == 9  # a second time there is nothing to do
+    assert run_all(tmp_path, wanted, jobs) == 0 and len(commands) == 11  # a second time there is nothing to do
 
 
 def test_a_cold_start_that_was_killed_is_made_to_its_end(tmp_path, commands, monkeypatch):

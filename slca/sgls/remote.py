@@ -7,6 +7,7 @@ with ToolServer(["python", "-m", "mcp_server_time"]) as server:
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from slca.tasks.schema import ToolSet
 from slca.types import Context, Observation, ToolCall
 
 START_SECONDS = 30.0  # for the server to start and list its tools
+MAX_PAGES = 100  # of its list of tools
 
 
 class ToolServer:
@@ -104,9 +106,8 @@ class ToolServer:
             return _failed("timeout", "timeout")
         except CancelledError:
             return _failed("sim_failed", "server_gone")
-        text = "\n".join(block.text for block in result.content if getattr(block, "text", None) is not None)
         status = "tool_error" if result.is_error else "ok"
-        return Observation(cut_middle(text, self._max_chars), status, provenance={"source": "mcp"})
+        return Observation(cut_middle(_text(result), self._max_chars), status, provenance={"source": "mcp"})
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -124,15 +125,40 @@ class ToolServer:
         self._stop = asyncio.Event()
         try:
             async with Client(transport) as client:
-                listed = await client.list_tools()
-                ready.set_result([tool.model_dump(by_alias=True, exclude_none=True) for tool in listed.tools])
+                ready.set_result(await _listed(client))
                 self._client = client
                 await self._stop.wait()
         except Exception as error:
+            while isinstance(error, ExceptionGroup):  # of the transport's task groups, which say nothing themselves
+                error = error.exceptions[0]
             if not ready.done():
                 ready.set_exception(error)
         finally:
             self._client = None
+
+
+async def _listed(client: Any) -> list[dict[str, Any]]:
+    """All pages of a server's tools. Raises ValueError where they do not end."""
+    tools, cursor = [], None
+    for _ in range(MAX_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        tools += [tool.model_dump(by_alias=True, exclude_none=True) for tool in page.tools]
+        if (cursor := page.next_cursor) is None:
+            return tools
+    raise ValueError(f"more than {MAX_PAGES} pages of tools")
+
+
+def _text(result: Any) -> str:
+    """What a policy that reads text sees of a result: its texts, the kind of what is none, or else its structured content."""
+    if result.content or result.structured_content is None:
+        return "\n".join(map(_block, result.content))
+    return json.dumps(result.structured_content, ensure_ascii=False)
+
+
+def _block(block: Any) -> str:
+    inner = getattr(block, "resource", block)
+    text = getattr(inner, "text", None)
+    return text if text is not None else f"[{block.type} {getattr(inner, 'uri', None) or getattr(inner, 'mime_type', '')}]"
 
 
 def _failed(status: str, kind: str) -> Observation:

@@ -64,6 +64,52 @@ def test_a_dead_server_fails_its_calls_and_nothing_hangs(tmp_path):
         assert one.metrics()["calls"] == 4
 
 
+LISTING = """
+import asyncio
+import mcp_types as types
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+
+PAGES, ENDLESS = 3, {endless}
+
+async def tools(ctx, params):
+    page = int(params.cursor or 0) if params else 0
+    tool = types.Tool(name=f"tool_{{page}}", input_schema={{"type": "object", "properties": {{}}}})
+    return types.ListToolsResult(tools=[tool], next_cursor=str(page + 1) if ENDLESS or page + 1 < PAGES else None)
+
+async def call(ctx, params):
+    resource = types.TextResourceContents(uri="file:///a.txt", text="inside")
+    link = types.ResourceLink(name="more", uri="file:///b.txt")
+    content = {{
+        "tool_0": [types.TextContent(text="seen"), types.ImageContent(data="aGk=", mime_type="image/png")],
+        "tool_1": [types.EmbeddedResource(resource=resource), link],
+        "tool_2": [],
+    }}[params.name]
+    return types.CallToolResult(content=content, structured_content={{"degrees": 4}})
+
+async def main():
+    server = Server("pages", on_list_tools=tools, on_call_tool=call)
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+asyncio.run(main())
+"""
+
+
+def test_every_page_of_tools_is_read_and_no_part_of_a_result_vanishes(tmp_path):
+    (tmp_path / "server.py").write_text(LISTING.format(endless=False))
+    with ToolServer([sys.executable, str(tmp_path / "server.py")]) as one:
+        assert list(one.toolset.tools) == ["tool_0", "tool_1", "tool_2"]
+        texts = [one.simulate(ToolCall(name, {}), one.toolset).text for name in one.toolset.tools]
+        assert texts == ["seen\n[image image/png]", "inside\n[resource_link file:///b.txt]", '{"degrees": 4}']
+
+
+def test_a_list_of_tools_without_an_end_is_refused(tmp_path):
+    (tmp_path / "server.py").write_text(LISTING.format(endless=True))
+    with pytest.raises(OSError, match="pages of tools"):
+        ToolServer([sys.executable, str(tmp_path / "server.py")])
+
+
 @pytest.mark.parametrize("words", [[], ["/no/such/program"], [sys.executable, "-c", "raise SystemExit(1)"]])
 def test_what_does_not_start(words):
     with pytest.raises(OSError, match="MCP server"):

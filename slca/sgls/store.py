@@ -8,6 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,28 +40,30 @@ class Store:
 
     def __init__(self, path: str | Path):
         self.path = str(path)
-        self._local = threading.local()
-        self._connections: list[sqlite3.Connection] = []
+        self._idle = [_open(self.path)]
+        self._closed = False
         self._lock = threading.Lock()
-        self._connection()
 
     def get(self, key: str) -> Row | None:
-        found = self._connection().execute(f"SELECT {_COLUMNS} FROM results WHERE key = ?", (key,)).fetchone()
+        with self._connection() as connection:
+            found = connection.execute(f"SELECT {_COLUMNS} FROM results WHERE key = ?", (key,)).fetchone()
         return _row(found) if found else None
 
     def put(self, row: Row) -> Row:
         """Store `row` unless its key is there; return the row that is there."""
         values = (*row[:5], json.dumps(dict(row.provenance), ensure_ascii=False, sort_keys=True))
-        changed = (
-            self._connection().execute(f"INSERT OR IGNORE INTO results ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", values).rowcount
-        )
+        with self._connection() as connection:
+            changed = connection.execute(
+                f"INSERT OR IGNORE INTO results ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", values
+            ).rowcount
         return row if changed else self.get(row.key) or row
 
     def rows(self, prefix: str = "") -> Iterator[Row]:
         """All rows whose key starts with `prefix`, in order of their keys."""
         query = f"SELECT {_COLUMNS} FROM results WHERE substr(key, 1, ?) = ? ORDER BY key"
-        for found in self._connection().execute(query, (len(prefix), prefix)):
-            yield _row(found)
+        with self._connection() as connection:
+            for found in connection.execute(query, (len(prefix), prefix)):
+                yield _row(found)
 
     def export(self, path: str | Path) -> int:
         """Write every row as one JSON object a line (the fields of `Row`); return how many."""
@@ -71,19 +74,28 @@ class Store:
         return count
 
     def close(self) -> None:
+        """Close the file. What comes later opens it for itself alone."""
         with self._lock:
-            connections, self._connections = self._connections, []
-        for connection in connections:
+            idle, self._idle, self._closed = self._idle, [], True
+        for connection in idle:
             connection.close()
-        self._local = threading.local()
 
-    def _connection(self) -> sqlite3.Connection:
-        connection = getattr(self._local, "connection", None)
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """A connection that nobody else uses meanwhile. Threads come and go, a rollout has its own; connections stay and are few."""
+        with self._lock:
+            connection = self._idle.pop() if self._idle else None
         if connection is None:
-            connection = self._local.connection = _open(self.path)
+            connection = _open(self.path)
+        try:
+            yield connection
+        finally:
             with self._lock:
-                self._connections.append(connection)
-        return connection
+                keep = not self._closed
+                if keep:
+                    self._idle.append(connection)
+            if not keep:
+                connection.close()
 
 
 def _open(path: str) -> sqlite3.Connection:

@@ -110,7 +110,8 @@ def test_another_process_that_was_first_wins(tmp_path):
 
 def test_a_broken_store_is_counted_and_done_without(tmp_path):
     store = Store(tmp_path / "s.db")
-    store._connection().execute("DROP TABLE results")
+    with store._connection() as connection:
+        connection.execute("DROP TABLE results")
     cache = Cache(store)
     assert once(cache, "k", lambda: Observation("fine")) == (Observation("fine"), False)
     assert cache.counts["store_errors"] == 2

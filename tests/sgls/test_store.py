@@ -1,6 +1,7 @@
 """The SQLite store: first writer wins, for threads and processes alike."""
 
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -55,6 +56,28 @@ def test_threads_agree_on_the_first_writer(tmp_path):
         seen = list(pool.map(write, range(4)))
     assert seen[0] == seen[1] == seen[2] == seen[3]
     store.close()
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="open files are counted in /proc")
+def test_threads_that_come_and_go_leave_no_connections_behind(tmp_path):
+    """Every rollout brings threads of its own: with a connection each, a long run is out of files after some hundred steps."""
+    store = Store(tmp_path / "s.db")
+    before = open_files(tmp_path)
+    for i in range(50):
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(store.put, Row(f"k{i}", "tool", "{}", "x")).result()
+    assert open_files(tmp_path) == before and len(list(store.rows())) == 50
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda i: store.get(f"k{i}").text, range(50))) == ["x"] * 50
+    assert open_files(tmp_path) <= 4 * before
+    next(store.rows())  # a reader that stops early
+    store.close()
+    assert store.get("k0").text == "x"  # a late thread's: it opens a connection of its own and closes it again
+    assert open_files(tmp_path) == 0
+
+
+def open_files(folder):
+    return sum(os.path.realpath(f"/proc/self/fd/{name}").startswith(f"{folder}/") for name in os.listdir("/proc/self/fd"))
 
 
 def test_processes_agree_on_the_first_writer(tmp_path):

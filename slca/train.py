@@ -81,6 +81,7 @@ def run(config: Any, workdir: str | os.PathLike[str], *, resume: bool | None = N
                 raise ConfigError(f"{type(error).__name__}: {error}") from error
             except (ValueError, RuntimeError) as error:  # their messages name what is at fault
                 raise ConfigError(str(error)) from error
+        closing.callback(trainer.parts.simulator.close)
         closing.enter_context(checkpoints)
         closing.enter_context(trainer.writer)
         if processes.index() == 0:

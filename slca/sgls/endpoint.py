@@ -7,12 +7,14 @@ byte a second for ever. Infrastructure errors are retried, a model's mistake nev
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import os
 import random
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError
@@ -172,7 +174,7 @@ class Endpoint:
             asyncio.run_coroutine_threadsafe(self._shut(), loop).result(2.0)
         except TimeoutError:
             pass
-        loop.call_soon_threadsafe(loop.stop)
+        _stop(loop)
 
     def _key(self) -> str:
         return os.environ.get(self._key_env, "") if self._key_env else ""
@@ -187,6 +189,7 @@ class Endpoint:
                 self._client = httpx2.AsyncClient(limits=limits, timeout=None, follow_redirects=False)
                 self._slots = asyncio.Semaphore(self.concurrency)
                 threading.Thread(target=_run_loop, args=(self._loop,), name="slca-endpoint", daemon=True).start()
+                weakref.finalize(self, _stop, self._loop).atexit = False  # one that nobody holds takes its thread along
             return self._loop
 
     async def _shut(self) -> None:
@@ -281,6 +284,11 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_forever()
     finally:
         loop.close()
+
+
+def _stop(loop: asyncio.AbstractEventLoop) -> None:
+    with contextlib.suppress(RuntimeError):  # it is closed already
+        loop.call_soon_threadsafe(loop.stop)
 
 
 def _seconds(header: str) -> float:

@@ -1,5 +1,6 @@
 """The endpoint against a misbehaving server on loopback: deadlines hold, only infrastructure is retried, no key leaks."""
 
+import gc
 import json
 import threading
 import time
@@ -318,3 +319,16 @@ def test_close_stops_the_thread_and_ends_what_is_in_flight(endpoint):
                 waiting.result(3)
     loop.join(2)
     assert not loop.is_alive()
+
+
+def test_an_endpoint_that_nobody_holds_takes_its_thread_along():
+    """A notebook makes one a run, and judges are never closed."""
+    before = set(threading.enumerate())
+    with Server(["fine"]) as server:
+        one = Endpoint(server.url, "m")
+        assert ask(one).text == "fine"
+        (loop,) = [thread for thread in set(threading.enumerate()) - before if thread.name == "slca-endpoint"]
+        del one
+        gc.collect()
+        loop.join(5)
+        assert not loop.is_alive()

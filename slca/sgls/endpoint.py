@@ -307,10 +307,12 @@ def _completion(body: bytes) -> Completion:
         choice = reply["choices"][0]
         message = choice["message"]
         calls = tuple(message.get("tool_calls") or ())
+        if not all(isinstance(call.get("function") or {}, dict) for call in calls):
+            raise TypeError
         text = message.get("content") if calls else message["content"]
         usage = reply.get("usage") or {}
         sent, made = (int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens"))
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise EndpointError("bad_reply", f"no chat completion in the reply ({type(error).__name__})") from None
     if text is not None and not isinstance(text, str):
         raise EndpointError("bad_reply", "message.content is no text")

@@ -296,6 +296,25 @@ def test_tools_are_sent_and_tool_calls_come_back(endpoint):
         assert ask(one).calls == () and [request.get("tools") for request in server.requests] == [tools, None]
 
 
+@pytest.mark.parametrize(
+    "message, usage",
+    [
+        ({"tool_calls": "call"}, {}),
+        ({"tool_calls": ["call"]}, {}),
+        ({"tool_calls": [{"function": "f"}]}, {}),
+        ({"tool_calls": {"function": {}}}, {}),
+        ({"content": "a"}, {"prompt_tokens": float("inf")}),
+        ({"content": "a"}, {"completion_tokens": "many"}),
+        ({"content": "a"}, [1]),
+        (["content"], {}),
+    ],
+)
+def test_a_reply_of_another_shape_is_a_bad_reply(endpoint, message, usage):
+    body = json.dumps({"choices": [{"message": message}], "usage": usage}).replace("Infinity", "1e999")
+    with Server([("raw", body.encode())]) as server, pytest.raises(EndpointError, match="bad_reply"):
+        ask(endpoint(server, retries=0))
+
+
 def test_what_cannot_be_sent_is_not_retried(endpoint):
     with Server(["fine"]) as server:
         one = endpoint(server)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,7 @@ class Writer:
     context manager: Weights & Biases then learns whether the run failed.
 
     Raises ValueError when the file is shorter than `offset` or `offset` is not the end of a line, ImportError when a sink
-    is asked for and its package is missing.
+    is asked for and its package is missing, OSError when Weights & Biases refuses the run.
     """
 
     def __init__(
@@ -224,9 +225,13 @@ def _wandb(workdir: Path, config: Mapping[str, Any]) -> Any:
         raise ImportError("report.wandb=True needs the extra: pip install 'slca[wandb]'") from error
     known = workdir / "wandb_id"  # the same run continues after a resume
     if not known.exists():
-        known.write_text(wandb.util.generate_id(), encoding="utf-8")
+        known.write_text(uuid.uuid4().hex[:8], encoding="utf-8")
     name = known.read_text(encoding="utf-8").strip()
-    run = wandb.init(dir=str(workdir), id=name, resume="allow", name=workdir.name, config=dict(config))
+    try:
+        run = wandb.init(dir=str(workdir), id=name, resume="allow", name=workdir.name, config=dict(config))
+    except Exception as error:  # no key, no network: its errors are of no built-in kind
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise OSError(f"report.wandb=True: {said[:300]} (WANDB_MODE=offline keeps the run here until `wandb sync`)") from error
     for phase, glob in (("sft", "sft/*"), ("eval", "eval/*"), ("rl", "*")):
         run.define_metric(glob, step_metric=f"step/{phase}")
     return run

@@ -190,7 +190,7 @@ def wandb(monkeypatch):
         calls.update(kwargs)
         return Run()
 
-    module = types.SimpleNamespace(init=init, util=types.SimpleNamespace(generate_id=lambda: "abc123"))
+    module = types.SimpleNamespace(init=init)
     monkeypatch.setitem(sys.modules, "wandb", module)
     return calls
 
@@ -204,8 +204,34 @@ def test_wandb_gets_the_config_without_the_key(tmp_path, monkeypatch, config, wa
         writer.write(3, {"eval/x/t0/summary": 0.25}, phase="eval")
     assert wandb["row"] == {"eval/x/t0/summary": 0.25, "step/eval": 3}
     assert wandb["steps"] == {"sft/*": "step/sft", "eval/*": "step/eval", "*": "step/rl"}
-    assert wandb["id"] == "abc123" and wandb["config"]["run"]["seed"] == 0
+    known = wandb["id"]
+    assert known == (tmp_path / "wandb_id").read_text() != "" and wandb["config"]["run"]["seed"] == 0
     assert "canary" not in str(wandb)
+    with Writer(tmp_path, wandb=True):
+        assert wandb["id"] == known  # a run that continues stays the same one there
+    with Writer(tmp_path / "another", wandb=True):
+        assert wandb["id"] != known
+
+
+def test_a_wandb_that_refuses_is_said_in_a_line(tmp_path, wandb):
+    class UsageError(Exception):
+        """Its errors are of no built-in kind."""
+
+    def init(**kwargs):
+        raise UsageError("No API key configured.\nUse `wandb login` to log in.")
+
+    sys.modules["wandb"].init = init
+    with pytest.raises(OSError, match=r"^report\.wandb=True: UsageError: No API key configured\. Use .*WANDB_MODE=offline"):
+        Writer(tmp_path, wandb=True)
+
+
+def test_the_real_wandb_takes_a_run_and_its_continuation(tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="the extra `wandb` is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for step in (1, 2):
+        with Writer(tmp_path, wandb=True, config={"a": 1}) as writer:
+            writer.write(step, {"train/loss": 0.5})
+    assert len(list((tmp_path / "wandb").glob("offline-run-*"))) == 2
 
 
 @pytest.mark.parametrize(("fault", "code"), [(None, 0), (RuntimeError, 1), (KeyboardInterrupt, None)])

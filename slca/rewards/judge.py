@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -66,6 +67,7 @@ class Grader:
     endpoint: Endpoint
     retries: int = 3
     counts: Counter[str] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     @property
     def version(self) -> str:
@@ -104,13 +106,17 @@ class Grader:
             try:
                 reply = self.endpoint.complete(prompt, temperature=temperature, max_tokens=MAX_TOKENS).text
             except EndpointError as error:
-                self.counts[error.kind] += 1
+                self._count(error.kind)
                 return math.nan
             if (value := read_rating(reply, values)) is not None:
-                self.counts["ok"] += 1
+                self._count("ok")
                 return value
-            self.counts["unreadable"] += 1
+            self._count("unreadable")
         return math.nan
+
+    def _count(self, kind: str) -> None:
+        with self._lock:
+            self.counts[kind] += 1
 
 
 def read_rating(reply: str, values: dict[str, float]) -> float | None:

@@ -61,18 +61,22 @@ class Cache:
                 if (row := self._store.get(key)) is not None:
                     return Observation(row.text, row.status, provenance=row.provenance), True
             except (sqlite3.Error, ValueError):
-                self.counts["store_errors"] += 1
+                self._count("store_errors")
         observation = make()
         if self._store is not None and observation.status in SHARED:
             row = Row(key, call.name, canonical(call), observation.text, observation.status, observation.provenance)
             try:
                 kept = self._store.put(row)
             except (sqlite3.Error, ValueError, TypeError):
-                self.counts["store_errors"] += 1
+                self._count("store_errors")
             else:
                 if kept is not row:  # another process was first: its world is the world
                     return Observation(kept.text, kept.status, provenance=kept.provenance), True
         return observation, False
+
+    def _count(self, what: str) -> None:
+        with self._lock:
+            self.counts[what] += 1
 
     def _finish(
         self, key: str, future: Future[Observation], observation: Observation | None, error: BaseException | None

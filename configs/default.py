@@ -89,7 +89,7 @@ def get_config(arg: str = "slca") -> ConfigDict:
     g.backend = "scripted"  # scripted (it alone repeats a run bit for bit) | jax: a frozen model on one device | openai
     g.validate = "jsonschema"  # required (paper) | jsonschema
     g.cache = "group"  # none (paper) | group | global
-    g.store = ""  # SQLite file of cached and recorded results, kept between runs; "" = memory
+    g.store = ""  # SQLite file of cached and recorded results, kept between runs; on a disk of the host, not a shared one; "" = memory
     g.state = "none"  # none (paper) | transcript | kv
     g.response_check = True  # JSON, declared schema, size, no markers
     g.regenerations = 2  # tries after an invalid response

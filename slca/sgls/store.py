@@ -33,7 +33,8 @@ class Row(NamedTuple):
 
 
 class Store:
-    """Rows by key in the SQLite file `path` (made if absent). The first writer of a key wins, so all readers agree.
+    """Rows by key in the SQLite file `path` (made if absent). The first writer of a key wins, so all readers agree. The file belongs on
+    a disk of this host: SQLite's write-ahead log is not safe where several hosts share one.
 
     Raises sqlite3.Error where the file cannot be opened or is no database.
     """

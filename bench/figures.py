@@ -1,6 +1,6 @@
 """One figure a claim, SVG, drawn from the results that bench/run.py, bench/bandit.py and bench/science.py left.
 
-    python -m bench.figures                      # all whose results are there: bench/figures/NAME.json, bench/science.jsonl
+    python -m bench.figures                      # all whose results are there: bench/figures/NAME.json, bench/science*.jsonl
     python -m bench.figures rollout scaling      # only these
     python -m bench.figures bandit               # makes its own results where they are missing (minutes of one core)
 
@@ -22,7 +22,7 @@ from bench.arguments import read_json, read_results, unknown_names
 
 HERE = Path(__file__).parent
 FOLDER = HERE / "figures"
-SCIENCE = HERE / "science.jsonl"
+RUNS = {name: HERE / f"{name}.jsonl" for name in ("science", "science_again")}  # figures of runs, and their results
 COLORS = (
     "#0072B2",
     "#D55E00",
@@ -248,8 +248,8 @@ def differences(lines: Sequence[Mapping[str, Any]], metric: str) -> dict[str, di
     return out
 
 
-def science(folder: Path, results: Path = SCIENCE) -> Path | None:
-    """slca less each other method, mean and 95 % interval over seeds, by condition; the learning curves of every condition."""
+def science(folder: Path, results: Path = RUNS["science"]) -> Path | None:
+    """slca less each other method by condition; the learning curves of every condition."""
     from bench import science_report
     from bench.science import collected
 
@@ -259,6 +259,19 @@ def science(folder: Path, results: Path = SCIENCE) -> Path | None:
     plt = plotting()  # its settings hold for the learning curves as well
     for condition, own in science_report.by_condition(lines).items():
         science_report.draw(plt, folder, condition, {run: line["curves"] for run, line in own.items()})
+    return compared(plt, lines, "science", folder)
+
+
+def science_again(folder: Path, results: Path = RUNS["science_again"]) -> Path | None:
+    """The same differences in the runs that repeated some from new cold starts."""
+    from bench.science import collected
+
+    lines = collected(results)
+    return compared(plotting(), lines, "science_again", folder) if lines else None
+
+
+def compared(plt: Any, lines: list[dict[str, Any]], name: str, folder: Path) -> Path:
+    """slca less each other method, mean and 95 % interval over seeds, by condition."""
     by_metric = {title: differences(lines, metric) for metric, title in DIFFERENCES.items()}
     found = next(iter(by_metric.values()))
     rows = [(c, other) for c in CONDITIONS for other, by in found.items() if c in by]
@@ -273,11 +286,12 @@ def science(folder: Path, results: Path = SCIENCE) -> Path | None:
         axis.set_xlabel(f"slca less the other: {title}", fontsize=9)
     names = [f"{condition}: {other} (n = {found[other][condition].n})" for condition, other in rows]
     axes[0].set_yticks(places, names, fontsize=9)
-    return save(figure, "science", folder)
+    return save(figure, name, folder)
 
 
 FIGURES: dict[str, Callable[[Path], Path | None]] = {
-    function.__name__: function for function in (rollout, update, step, agentic, startup, scaling, bandit, science)
+    function.__name__: function
+    for function in (rollout, update, step, agentic, startup, scaling, bandit, science, science_again)
 }
 
 
@@ -296,7 +310,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"--folder={args.folder}: there is no such folder")
     try:  # all of them, before one is drawn
         there = {
-            name: bool(collected(SCIENCE) if name == "science" else load(name, args.folder)) for name in args.names or FIGURES
+            name: bool(collected(RUNS[name]) if name in RUNS else load(name, args.folder)) for name in args.names or FIGURES
         }
     except ValueError as wrong:
         parser.error(str(wrong))

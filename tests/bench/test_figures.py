@@ -45,8 +45,9 @@ def test_wrong_arguments_are_named(argv, says, tmp_path, capsys):
 
 
 def test_missing_results_are_an_error_of_a_named_figure_alone(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(figures, "SCIENCE", tmp_path / "science.jsonl")
-    monkeypatch.setitem(figures.FIGURES, "science", lambda folder: None)
+    for name in figures.RUNS:
+        monkeypatch.setitem(figures.RUNS, name, tmp_path / "none.jsonl")
+        monkeypatch.setitem(figures.FIGURES, name, lambda folder: None)
     assert figures.main([f"--folder={tmp_path}"]) == 0
     assert "rollout: no results yet" in capsys.readouterr().out
     with pytest.raises(SystemExit) as ended:
@@ -55,5 +56,5 @@ def test_missing_results_are_an_error_of_a_named_figure_alone(tmp_path, monkeypa
 
 
 def test_the_stored_results_can_be_drawn():
-    found = {name: figures.load(name, figures.FOLDER) for name in figures.FIGURES if name != "science"}
+    found = {name: figures.load(name, figures.FOLDER) for name in figures.FIGURES if name not in figures.RUNS}
     assert any(found.values())

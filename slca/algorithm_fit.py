@@ -2,6 +2,7 @@
 
 record = apply_record(config)                # the record's loss fields and updates go into the config
 faults(config, processes)                    # lines for slca.validate; [] = they fit
+no_room(config, record, shards)              # the same of what depends on the devices
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def faults(c: Any, processes: int = 1) -> list[str]:
         make_terms(record.terms)
     except (KeyError, ValueError) as error:
         return [f"credit.algorithm={c.credit.algorithm!r}: {error.args[0] if error.args else error}"]
-    out = _whole_groups(c) if record.whole_groups else []
+    out: list[str] = []
     if record.whole_batch and processes > 1:
         by_norm = not replace(record, options=replace(record.options, norm="zscore")).whole_batch
         field = "credit.norm='batch_std'" if by_norm else f"credit.algorithm={c.credit.algorithm!r}"
@@ -64,14 +65,17 @@ def faults(c: Any, processes: int = 1) -> list[str]:
     return out
 
 
-def _whole_groups(c: Any) -> list[str]:
-    """A group of the longest episodes must fit one micro-batch: the loss compares its members with each other."""
-    rows, longest = c.train.micro_rows, c.rollout.max_prompt_tokens + c.rollout.max_response_tokens
+def no_room(c: Any, record: Algorithm, shards: int) -> str:
+    """What to say where the record needs whole groups and a group of the longest episodes fits no micro-batch; "" = nothing.
+
+    shards: devices of a process that hold different rows; each has `train.micro_rows` of a micro-batch.
+    """
+    rows, longest = c.train.micro_rows * shards, c.rollout.max_prompt_tokens + c.rollout.max_response_tokens
     a_row = max(c.train.row_lengths) // longest if c.train.pack else 1
-    if rows * a_row >= c.rollout.group:
-        return []
-    return [
-        f"train.micro_rows={rows}: credit.algorithm={c.credit.algorithm!r} needs a whole group in one micro-batch, and {rows} rows of "
-        f"{max(c.train.row_lengths)} tokens hold {rows * a_row} episodes of {longest} tokens, not rollout.group={c.rollout.group}; "
-        "raise train.micro_rows or train.row_lengths, or lower rollout.group"
-    ]
+    if not record.whole_groups or rows * a_row >= c.rollout.group:
+        return ""
+    return (
+        f"train.micro_rows={c.train.micro_rows}: credit.algorithm={c.credit.algorithm!r} needs a whole group in one micro-batch, and {rows} "
+        f"rows ({shards} of the devices here hold different ones) of {max(c.train.row_lengths)} tokens hold {rows * a_row} episodes of "
+        f"{longest} tokens, not rollout.group={c.rollout.group}; raise train.micro_rows or train.row_lengths, or lower rollout.group"
+    )

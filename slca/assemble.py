@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 
 from slca import processes
-from slca.algorithm_fit import apply_record
+from slca.algorithm_fit import apply_record, no_room
 from slca.chat import tokenizer as tokenizers
 from slca.chat.template import Template
 from slca.credit.record import Algorithm
@@ -78,6 +78,8 @@ def assemble(config: Any, record: Algorithm | None = None) -> Parts:
     model = architecture(config, tokenizer)
     check_attention(config, model, jax.default_backend())
     mesh = make_mesh(config.mesh) if jax.device_count() > 1 else None
+    if fault := no_room(config, record, row_shards(mesh) // processes.count()):
+        raise ConfigError(fault)
     here = own_mesh(mesh) if mesh is not None and processes.count() > 1 else mesh
     hidden, unembed = policy_forward(model, mesh)
     try:

@@ -58,6 +58,7 @@ NOT_NEGATIVE = (
 )  # fmt: skip
 LENGTHS = ("rollout.prompt_buckets", "rollout.suffix_buckets", "train.row_lengths")
 RANGES = {
+    "sft.warmup": (0, 1),
     "optim.b1": (0, 1), "optim.b2": (0, 1), "optim.eps": (1e-30, 1), "loss.clip_low": (0, 1), "loss.clip_high": (0, 1e6),
     "loss.constant": (0, 1e9), "loss.correction_cap": (1e-6, 1e6), "credit.ddof": (0, 2), "credit.eps": (0, 1),
     "run.seed": (0, 2**31), "tasks.train": (1, 2**40), "eval.seed": (0, 2**31), "reward.judge_retries": (0, 100), "reward.judge_concurrency": (1, 10_000),
@@ -66,4 +67,4 @@ RANGES = {
     "reward.summary_noise_rho": (-1, 1), "reward.summary_noise": (0, 1e6), "reward.judge_timeout": (1e-3, 1e9),
     "reward.omission_penalty": (-1e6, 1e-9), "rollout.temperature": (1e-3, 1e3), "model.lora.rank": (0, 2**16),
 }  # fmt: skip
-SHARES = ("tasks.made_up", "sft.noise", "sft.warmup", "reward.overlong_share")
+SHARES = ("tasks.made_up", "sft.noise", "reward.overlong_share")

@@ -3,7 +3,7 @@
 import pytest
 
 from configs import default
-from slca.algorithm_fit import apply_record
+from slca.algorithm_fit import apply_record, no_room
 from slca.credit.algorithms import ALGORITHMS
 from slca.validate import ConfigError, validate
 from tests.test_validate import refused
@@ -23,9 +23,21 @@ def test_a_policy_loss_that_no_record_set_is_refused():
     assert "loss.policy='terms'" in refused(loss__policy="terms")
 
 
-def test_rebel_needs_room_for_a_group():
-    message = refused(credit__algorithm="rebel", train__micro_rows=4)
-    assert "train.micro_rows=4" in message and "rollout.group=8" in message and "whole group" in message
+def test_rebel_needs_room_for_a_group_in_the_rows_of_all_devices():
+    """The default's longest episode has 896 tokens, so that a row of 1,024 holds one; groups are of 8."""
+    config = default.get_config("rebel")
+    config.train.micro_rows = 4
+    record = apply_record(config)
+    message = no_room(config, record, 1)
+    assert (
+        "train.micro_rows=4" in message
+        and "4 episodes" in message
+        and "rollout.group=8" in message
+        and "whole group" in message
+    )
+    assert no_room(config, record, 2) == ""
+    config.credit.algorithm = "grpo"
+    assert no_room(config, apply_record(config), 1) == ""
 
 
 def test_resampling_does_not_fit_credit_that_waits_for_a_probe():

@@ -41,6 +41,7 @@ def test_default_is_valid(config):
         ("optim.name", "sgdd"),
         ("optim.lr", 0.0),
         ("optim.warmup", 100.0),
+        ("sft.warmup", 1.0),
         ("sft.noise", 1.5),
         ("train.row_lengths", ()),
         ("rollout.prompt_buckets", ("a",)),

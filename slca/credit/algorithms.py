@@ -57,6 +57,8 @@ def _mix(share: float) -> Algorithm:
 
 
 def _segment_decomposed(blend: float) -> Algorithm:
+    if blend > 1:
+        raise ValueError(f"segment_decomposed@{blend:g}: the share of the rollout's own reward must lie in 0..1")
     return Algorithm(
         f"segment_decomposed@{blend:g}",
         "SD-GRPO (2606.09871): z-score of segment k's reward across the group, sent to segment k. Published in words. "

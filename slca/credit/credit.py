@@ -57,13 +57,13 @@ def compare(
         std = np.sqrt(np.bincount(group, centred**2)[group] / np.maximum(n - ddof, 1))
         varies = (n > 1) & (std > np.maximum(std_floor, ROUNDING * np.abs(mean)))
         if norm == "zscore":
-            scaled = centred / (std + eps)
+            scaled = np.divide(centred, std + eps, out=np.zeros_like(centred), where=varies)
         elif norm == "rloo":
             scaled = centred * (n / np.maximum(n - 1, 1))
         elif norm == "batch_std":
             pool = value[n > 1]
             spread = pool.std(ddof=ddof) if pool.size > ddof else 0.0
-            scaled = centred / (spread + eps)
+            scaled = np.divide(centred, spread + eps, out=np.zeros_like(centred), where=varies)
         else:
             scaled = centred
         out[at] = np.where(varies, scaled, 0.0)

@@ -52,8 +52,9 @@ def saturation(
     """f = D / (D + c) with c = max(the quantile of D over active tokens, c_min), in [0, 1); 0 off the mask.
 
     The published c is taken per micro-batch; here over whatever batch is passed, and that choice changes results.
+    A KL below 0 is rounding (teacher and student agree, the sum is taken in float32) and counts as 0.
     """
-    d = np.where(mask, np.asarray(kl, np.float64), 0.0)
+    d = np.where(mask, np.maximum(np.asarray(kl, np.float64), 0.0), 0.0)
     c = max(float(np.quantile(d[mask], quantile)), c_min) if mask.any() else c_min
     return d / (d + c)
 

@@ -201,7 +201,7 @@ def _layout(
     leaves fewer tokens to compute.
 
     Every process takes the shape of the one with the most. prefix: tokens shared in each group, None = nothing is; groups: each kept
-    inside one micro-batch.
+    inside one micro-batch, in the shortest rows where that is possible in every process. Raises ValueError where it is in none.
     """
     least = shortest(train.row_lengths, int(gather(np.asarray([max(lengths, default=0)])).max()))
     unit = train.micro_rows * data_size
@@ -213,14 +213,28 @@ def _layout(
             return whole_groups(lengths, group, row_length, unit, packed=train.pack), whole(lengths)
         return layout(lengths, row_length, packed=train.pack), whole(lengths)
 
+    def attempt(row_length: int) -> tuple[Layout, Pieces] | ValueError:
+        try:
+            return place(row_length)
+        except ValueError as error:  # a group that no micro-batch of such rows holds; all processes hear of it below
+            return error
+
     # A row twice as long would cost more in attention than it saves. Unpacked rows are shortest best.
-    longer = [length for length in sorted(train.row_lengths) if least < length < 2 * least]
-    choices = [least, *(longer if train.pack and not groups else [])]
-    found = [place(length) for length in choices]
-    rows = gather(np.asarray([p.rows for p, _ in found])).max(0)
-    computed = [-(-int(n) // unit) * unit * length for n, length in zip(rows, choices, strict=True)]
-    best = int(np.argmin(computed))
-    return padded(found[best][0], bucket(int(rows[best]), unit), unit), found[best][1]
+    longer = [length for length in sorted(train.row_lengths) if least < length and (groups or length < 2 * least)]
+    choices = [least, *(longer if train.pack else [])]
+    found = [attempt(length) for length in choices]
+    everywhere = gather(np.asarray([-1 if isinstance(f, ValueError) else f[0].rows for f in found]))
+    fits = np.flatnonzero(everywhere.min(0) >= 0)
+    if not fits.size:
+        raise next(
+            (f for f in found if isinstance(f, ValueError)),
+            ValueError("another process holds a group that fits no micro-batch"),
+        )
+    rows = everywhere.max(0)
+    computed = [-(-int(rows[i]) // unit) * unit * choices[i] for i in fits]
+    best = int(fits[0] if groups else fits[np.argmin(computed)])
+    layout_, pieces = found[best]  # type: ignore[misc]  # one that fits
+    return padded(layout_, bucket(int(rows[best]), unit), unit), pieces
 
 
 def _batch(

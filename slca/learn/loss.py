@@ -134,10 +134,12 @@ def surrogate(
     if loss.policy == "cispo":
         capped = lax.stop_gradient(jnp.minimum(ratio, high))
         return -capped * advantage * logprob, jnp.zeros_like(ratio, bool), ratio > high
-    token_loss = jnp.maximum(-ratio * advantage, -jnp.clip(ratio, low, high) * advantage)
+    below, above = (ratio < low) & (advantage < 0), (ratio > high) & (advantage > 0)
+    # A choice and no maximum: at a tie (a bound of exactly 1, on policy) JAX splits the gradient.
+    token_loss = -jnp.where(below, low, jnp.where(above, high, ratio)) * advantage
     if loss.dual_clip > 0:
         token_loss = jnp.where(advantage < 0, jnp.minimum(token_loss, -loss.dual_clip * advantage), token_loss)
-    return token_loss, (ratio < low) & (advantage < 0), (ratio > high) & (advantage > 0)
+    return token_loss, below, above
 
 
 def policy_loss(

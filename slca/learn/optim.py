@@ -40,7 +40,7 @@ def optimizer(optim: Any, rate: optax.Schedule, axes: Any = None) -> optax.Gradi
     (as torch's AdamW in the paper's recipe).
 
     adafactor: factored second moments, no momentum, update clipped to RMS 1, without its relative step size.
-    muon: stacked matrices orthogonalised layer by layer; embeddings, norms and biases by AdamW.
+    muon: stacked matrices orthogonalised layer by layer; embeddings, norms and biases by AdamW with Nesterov's momentum.
     """
     if optim.name == "adamw":
         return optax.adamw(rate, b1=optim.b1, b2=optim.b2, eps=optim.eps, weight_decay=optim.weight_decay)
@@ -54,6 +54,7 @@ def optimizer(optim: Any, rate: optax.Schedule, axes: Any = None) -> optax.Gradi
     if optim.name == "muon" and axes is not None:
         return muon(
             rate,
+            eps=optim.eps,
             weight_decay=optim.weight_decay,
             adam_b1=optim.b1,
             adam_b2=optim.b2,

@@ -37,7 +37,7 @@ def pair(values: Any, weights: Any = None) -> Pair:
     x = np.asarray(values, np.float64).ravel()
     w = np.ones_like(x) if weights is None else np.broadcast_to(np.asarray(weights, np.float64), np.shape(values)).ravel()
     known = ~np.isnan(x)
-    return math.fsum(x[known] * w[known]), math.fsum(w[known])
+    return _sum((x[known] * w[known]).tolist()), _sum(w[known].tolist())
 
 
 def merge(*parts: Mapping[str, Any]) -> Metrics:
@@ -49,9 +49,14 @@ def merge(*parts: Mapping[str, Any]) -> Metrics:
 def _join(name: str, pairs: list[Pair]) -> Pair:
     extreme = max if name.endswith("_max") else min if name.endswith("_min") else None
     if extreme is None:
-        return math.fsum(total for total, _ in pairs), math.fsum(weight for _, weight in pairs)
+        return _sum([total for total, _ in pairs]), _sum([weight for _, weight in pairs])
     seen = [total / weight for total, weight in pairs if weight]
     return (extreme(seen), 1.0) if seen else (0.0, 0.0)
+
+
+def _sum(values: list[float]) -> float:
+    """`math.fsum`; opposite infinities, at which it raises, sum to not-a-number."""
+    return math.fsum(values) if {math.inf, -math.inf} - set(values) else math.nan
 
 
 def _as_pair(name: str, value: Any) -> Pair:

@@ -148,6 +148,7 @@ def test_parameters_and_joins():
         ("sapo", "unknown algorithm 'sapo'; known: .*search_sapo"),
         ("slca@2", "slca has no parameter"),
         ("mix@2", "must lie in 0..1"),
+        ("segment_decomposed@3", "must lie in 0..1"),
         ("mix@x", "finite number"),
         ("mix@-1", "finite number"),
         ("slca+grpo", "grpo only changes the credit"),

@@ -16,6 +16,15 @@ def test_saturation_hand_case():
     np.testing.assert_array_equal(focus.saturation(np.zeros((1, 3)), mask), 0)  # c_min guards 0 / 0
 
 
+def test_a_kl_that_rounding_made_negative_is_none():
+    """Where teacher and student agree, a float32 sum comes out around -1e-7; a negative focus ends a run."""
+    mask = np.ones((1, 4), bool)
+    found = focus.saturation(np.array([[-1e-7, -3e-5, 0.05, 0.2]]), mask)
+    assert found[0, :2].tolist() == [0, 0] and (found[0, 2:] > 0).all()
+    aux = {"teacher_kl": np.full((1, 4), -1e-7), "reference": np.array([0])}
+    np.testing.assert_array_equal(focus.self_conditioned()(aux, mask), 0)
+
+
 def test_rows_without_a_reference_keep_one():
     aux = {"teacher_kl": np.array([[0, 0.05, 0.2], [9, 9, 9]]), "reference": np.array([1, -1])}
     found = focus.self_conditioned()(aux, np.ones((2, 3), bool))

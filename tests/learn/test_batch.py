@@ -207,6 +207,37 @@ def test_whole_groups_share_a_micro_batch(config, packed):
     assert pack(rows, np.ones((len(rows), 1)), config=config)[0].group is None
 
 
+def test_a_group_may_take_longer_rows_than_its_episodes_need(config):
+    """8 episodes of 30 tokens in 4 rows: of 40 tokens they hold 4, of 80 all 8."""
+    config.train.update(micro_rows=4, row_lengths=(40, 80))
+    rows = [episode(3, [(27, 0)], group=0, sample=k) for k in range(8)]
+    (batch,) = pack(rows, np.ones((8, 1)), config=config, groups=True)
+    assert batch.tokens.shape == (4, 80)
+    (short,) = pack(rows[:4], np.ones((4, 1)), config=config, groups=True)
+    assert short.tokens.shape == (4, 40)
+    config.train.pack = False  # a row each, whatever its length
+    with pytest.raises(ValueError, match="do not fit one micro-batch of 4 rows of 40"):
+        pack(rows, np.ones((8, 1)), config=config, groups=True)
+
+
+@pytest.mark.parametrize("theirs, shape", [((-1, 4), (4, 80)), ((8, 4), (8, 40)), ((-1, -1), None)])
+def test_processes_agree_on_the_rows_of_whole_groups(config, theirs, shape):
+    """theirs: rows of 40 and of 80 tokens that the other process needs, -1 = a group of its does not fit there."""
+    config.train.update(micro_rows=4, row_lengths=(40, 80))
+    rows = [episode(3, [(27, 0)], group=0, sample=k) for k in range(4)]
+
+    def gather(mine):
+        other = np.asarray(theirs) if len(mine) == 2 else mine  # the row counts; else sums and lengths, here the same ones
+        return np.stack([mine, other])
+
+    if shape is None:
+        with pytest.raises(ValueError, match="another process"):
+            pack(rows, np.ones((4, 1)), config=config, groups=True, gather=gather)
+    else:
+        (batch,) = pack(rows, np.ones((4, 1)), config=config, groups=True, gather=gather)
+        assert batch.tokens.shape == shape
+
+
 def test_a_group_that_fits_no_micro_batch_is_refused(episodes, credit, config):
     config.train.update(micro_rows=1)
     with pytest.raises(ValueError, match=r"group 0: its 4 episodes \(82 tokens\) do not fit one micro-batch of 1 rows of 40"):

@@ -70,6 +70,16 @@ def test_on_policy_ratio_is_exactly_one(loss):  # contract 10, P4
     assert metrics["ratio"] == (2.0, 2.0) and metrics["kl/old"] == (0.0, 2.0)
 
 
+@pytest.mark.parametrize("low", [0.0, 0.2])
+@pytest.mark.parametrize("high", [0.0, 0.2])
+def test_on_policy_gradient_is_whole_at_a_bound_of_one(loss, low, high):
+    """At a ratio of exactly 1 nothing is beyond a bound, so d(-r A) = -A; a maximum would split the gradient at the tie."""
+    loss.update(clip_low=low, clip_high=high)
+    _, gradient, metrics = run([-0.3, -2.7], batch_of([2.0, -1.0]), loss)
+    np.testing.assert_array_equal(gradient, [[-2.0, 1.0]])
+    assert metrics["clip_high"] == metrics["clip_low"] == (0.0, 2.0)
+
+
 @pytest.mark.parametrize("level", ["segment", "sequence"])
 def test_on_policy_gradient_is_the_token_gradient_at_every_level(loss, level):  # law 8 of the algorithm notes
     loss.ratio = level

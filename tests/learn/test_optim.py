@@ -55,6 +55,18 @@ def test_adamw_first_step_by_hand(config):
     np.testing.assert_allclose(updates["w"], -0.1 * (np.array([1, -1]) + 0.5 * np.array([2, -1])), rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_eps_is_that_of_the_config(config, name):
+    """The first Adam step of a gradient g is g / (|g| + eps), of 0.5 with eps 0.5 half of a whole one; an embedding has one under muon too."""
+    steps = []
+    for eps in (1e-12, 0.5):
+        config.optim.update(name=name, weight_decay=0.0, eps=eps)
+        tx = optimizer(config.optim, schedule("constant", 1.0, 10), AXES)
+        p = params()
+        steps.append(tx.update(jax.tree.map(lambda x: jnp.full_like(x, 0.5), p), tx.init(p), p)[0]["embed"])
+    np.testing.assert_allclose(steps[1], steps[0] / 2, rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["adamw", "adafactor", "muon"])
 def test_each_optimizer_goes_downhill_and_keeps_its_dtypes(config, name):  # W9
     config.optim.update(name=name, weight_decay=0.01)

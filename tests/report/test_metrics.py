@@ -22,6 +22,11 @@ def test_merge_does_not_depend_on_the_order_of_parts():
     assert merge(*parts)["x"] == merge(*reversed(parts))["x"] == (2.0, 4.0)
 
 
+def test_opposite_infinities_are_not_a_number_and_no_end_of_the_run():
+    assert math.isnan(merge({"x": (math.inf, 1.0)}, {"x": (-math.inf, 1.0)})["x"][0])
+    assert math.isnan(pair([math.inf, -math.inf, 1.0])[0]) and pair([math.inf, 1.0]) == (math.inf, 2.0)
+
+
 def test_weights_unscored_values_and_extremes():
     assert pair([1.0, math.nan, 3.0], [1.0, 5.0, 3.0]) == (10.0, 4.0)
     merged = merge(

@@ -31,6 +31,7 @@ SCHEMA = 1
 FOLDER = "checkpoints"
 
 _policies = ocp.training.preservation_policies
+_in_flight: dict[Checkpoints, None] = {}  # those of this process with a save in flight, oldest first
 
 
 class Restored(NamedTuple):
@@ -49,11 +50,15 @@ class Checkpoints:
 
     keep: newest checkpoints kept; beside them the one with the highest `score` ever saved. Use as a context manager or call
     `close`, which waits for a save in flight. Raises OSError when the folder cannot be made.
+
+    Whatever talks to other processes first waits for every save in flight, those of other folders too: the barriers of all of Orbax's
+    managers have the same names, and two at once end a run of several processes.
     """
 
     def __init__(self, workdir: str | os.PathLike[str], keep: int = 2) -> None:
         folder = Path(workdir).absolute() / FOLDER
         folder.mkdir(parents=True, exist_ok=True)  # Orbax would only find out while saving
+        _settle()
         best = _policies.BestN(get_metric_fn=lambda m: m["score"], n=1, keep_checkpoints_without_metrics=False)
         self._orbax = ocp.training.Checkpointer(
             folder,
@@ -105,8 +110,9 @@ class Checkpoints:
             "extra": dict(extra or {}),
             "arrays": jax.tree.map(_describe, arrays),
         }
-        self.wait()
+        _settle()
         with self._told(f"step {step}"):
+            _in_flight[self] = None
             self._saving = self._orbax.save_checkpointables_async(
                 step,
                 {**arrays, "run": {"json": json.dumps(run)}},
@@ -124,6 +130,7 @@ class Checkpoints:
         sound one, nothing is moved. Raises ValueError when a sound checkpoint holds other parameters or an unknown schema,
         RuntimeError when all are damaged.
         """
+        _settle()
         if step is not None:
             return self._load(step, like)
         faults: dict[int, Exception] = {}
@@ -176,6 +183,7 @@ class Checkpoints:
     def wait(self) -> None:
         """Block until the save in flight is on disk; raises SaveError with what it met."""
         saving, self._saving = self._saving, None
+        _in_flight.pop(self, None)
         with self._told("the save in flight"):
             try:
                 self._orbax.wait()
@@ -199,6 +207,12 @@ class Checkpoints:
             self.wait()
         finally:
             self._orbax.close()
+
+
+def _settle() -> None:
+    """Wait for every save in flight in this process; raises SaveError with what one met."""
+    for checkpoints in list(_in_flight):
+        checkpoints.wait()
 
 
 class SaveError(OSError):

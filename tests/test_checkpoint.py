@@ -279,6 +279,16 @@ def test_saving_leaves_no_thread_and_no_open_file_behind(tmp_path):
         assert files < before[0] + 5 and threads < before[1] + 5, "one of each a save is a leak"
 
 
+@pytest.mark.parametrize("then", [lambda b: b.save(0, fresh(), {}, {}), lambda b: b.restore(like(fresh(), on((1, 1, 1), 1)))])
+def test_one_save_at_a_time_whatever_the_folder(tmp_path, then):
+    """The reference's follows the run's own: two of Orbax's managers at once meet at barriers of the same name (several processes)."""
+    with Checkpoints(tmp_path / "b") as b, Checkpoints(tmp_path / "a") as a:
+        a.save(0, fresh(), {}, {})
+        assert a._saving is not None
+        then(b)
+        assert a._saving is None and a.steps == [0]
+
+
 def test_an_unwritable_workdir_says_so(tmp_path):
     (tmp_path / "checkpoints").write_text("a file where the folder should be")
     with pytest.raises(FileExistsError, match="checkpoints"):

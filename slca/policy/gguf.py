@@ -40,7 +40,9 @@ class Tensors:
             value = value.reshape(heads, config.head_dim // 2, 2, -1).swapaxes(1, 2).reshape(value.shape)
         if config.gemma and name.endswith("norm.weight"):
             value = value - 1.0
-        return value if index is None else value[index]
+        value = value if index is None else value[index]
+        # The CPU's arrays may be NumPy's own memory: a view of the file would follow what others write into it.
+        return value.copy() if np.may_share_memory(value, tensor.data) else value
 
 
 def open_file(path: Path) -> tuple[ModelConfig, Tensors]:

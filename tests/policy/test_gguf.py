@@ -55,6 +55,18 @@ def write(path, name, arch, context=None, **extra):
     return path
 
 
+def test_what_is_read_does_not_follow_what_others_write_into_the_file(tmp_path):
+    """float32 tensors need no conversion: they were views of the mapped file, and on a CPU so were the parameters."""
+    path = write(tmp_path / "model.gguf", "qwen3", "qwen3")
+    _, source = gguf.open_file(path)
+    names = [place.name for place in places(weights._open_folder(tmp_path / "qwen3")[0], "gguf")]
+    read = {name: source.read(name) for name in names} | {"part": source.read("token_embd.weight", (slice(0, 3), slice(None)))}
+    before = {name: value.copy() for name, value in read.items()}
+    with open(path, "r+b") as file:
+        file.write(b"\0" * path.stat().st_size)
+    assert all(np.array_equal(read[name], before[name]) for name in read)
+
+
 @pytest.mark.parametrize(("name", "arch"), [("smollm2", "llama"), ("qwen2", "qwen2"), ("qwen3", "qwen3"), ("gemma3", "gemma3")])
 def test_a_gguf_file_loads_as_its_hf_folder(tmp_path, name, arch):
     path = write(tmp_path / "model.gguf", name, arch)

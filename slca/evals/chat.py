@@ -37,7 +37,7 @@ class Request:
 @dataclass(frozen=True)
 class Reply:
     """text: the sampled turn as written, without the stop token. calls: from a server that parses them itself, else None.
-    skipped: the prompt does not fit the context; nothing was asked. truncated: the turn reached its token budget."""
+    skipped: the prompt does not fit the context, or there is none for these messages; nothing was asked. truncated: the turn reached its token budget."""
 
     text: str = ""
     calls: list[ToolCall] | None = None
@@ -54,7 +54,8 @@ Chat = Callable[[Sequence[Request]], list[Reply]]
 class Sampled:
     """Replies of a policy. context: prompt and reply together, tokens; seed: of the draws at a temperature above 0.
 
-    One sampler for all calls, so nothing is compiled twice. A row draws by (seed, conversation, turn, step) alone.
+    One sampler for all calls, so nothing is compiled twice. A row draws by (seed, conversation, turn, step) alone. A conversation that
+    the chat template refuses (some take one call a turn, and the model made two) is skipped, and the first refusal is printed.
     """
 
     policy: Policy
@@ -63,6 +64,7 @@ class Sampled:
     max_tokens: int = 512
     temperature: float = 0.0
     seed: int = 0
+    refused: int = field(default=0, init=False)
     _sampler: Any = field(default=None, repr=False)
     _weights: Any = field(default=None, repr=False)
 
@@ -80,7 +82,13 @@ class Sampled:
         replies = [Reply(skipped=True)] * len(requests)
         longest = self._sampler.prompt_buckets[-1]
         for index, request in enumerate(requests):
-            prompt = template.prompt(request.messages, public_specs(request.tools))
+            try:
+                prompt = template.prompt(request.messages, public_specs(request.tools))
+            except ValueError as error:
+                if not self.refused:
+                    print(f"a conversation is skipped: {error}", file=sys.stderr)
+                self.refused += 1
+                continue
             budget = min(self.max_tokens, self._sampler.capacity - len(prompt))
             if len(prompt) > longest or budget < 1:
                 replies[index] = Reply(skipped=True, prompt_tokens=len(prompt))

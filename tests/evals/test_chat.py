@@ -15,6 +15,7 @@ from slca.restore import Policy
 from slca.rollout.sampler import Sampler
 from slca.sgls.endpoint import EndpointError
 from slca.types import ToolCall
+from tests.chat import families
 from tests.sgls.server import Server, completion
 
 TOOLS = [{"type": "function", "function": {"name": "f", "description": "", "parameters": {"type": "object", "properties": {}}}}]
@@ -51,6 +52,24 @@ def test_greedy_replies_are_those_of_the_sampler(policy):
         assert replies[i].text == policy.tokenizer.decode(tokens)
         assert replies[i].truncated != bool(samples.stopped[row]) and replies[i].calls is None
     assert chat(requests[::-1])[::-1] == replies  # neither order nor earlier calls matter
+
+
+def test_a_conversation_that_the_template_refuses_is_skipped_and_the_others_are_answered(policy, capsys):
+    """Llama's takes one call a turn; a model makes two, and what follows cannot be rendered."""
+    template = Template(families.transformers_tokenizer("llama"), wire="llama_json")
+    model = ModelConfig.random(policy.config.model, template.tokenizer.size)
+    llama = policy._replace(template=template, model=model, params=transformer.init(model, jax.random.key(0)))
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": {}}}
+    user = {"role": "user", "content": "hi"}
+    two = [
+        user,
+        {"role": "assistant", "content": "", "tool_calls": [call, call]},
+        {"role": "tool", "tool_call_id": "a", "content": "1"},
+    ]
+    chat = Sampled(llama, slots=2, context=256, max_tokens=4)
+    replies = chat([Request("bad", two, []), Request("good", [user], []), Request("worse", two, [])])
+    assert [reply.skipped for reply in replies] == [True, False, True] and chat.refused == 2
+    assert capsys.readouterr().err.count("a conversation is skipped: the chat template refuses the messages") == 1
 
 
 def test_sampled_replies_depend_on_seed_and_place(policy):

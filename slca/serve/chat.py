@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slca.chat.markers import CALL_OPEN, PYTHON_TAG, THINK_CLOSE, THINK_OPEN
+from slca.chat.markers import CALL_CLOSE, CALL_OPEN, PYTHON_TAG, THINK_CLOSE, THINK_OPEN
 from slca.chat.parse import parse
 from slca.serve.text import beginning
 from slca.types import ToolCall
 
 # From the first of these on, what a turn says is known only at its end.
-_TAGS = (CALL_OPEN, THINK_OPEN, THINK_CLOSE, PYTHON_TAG)
+_TAGS = (CALL_OPEN, CALL_CLOSE, THINK_OPEN, THINK_CLOSE, PYTHON_TAG)
 
 
 @dataclass(frozen=True)

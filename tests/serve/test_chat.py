@@ -1,7 +1,7 @@
 """A sampled turn as a message: by hand for each wire, and as it grows."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slca.serve.chat import Answer, Reading
@@ -64,6 +64,8 @@ WORDS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>"
 
 
 @settings(max_examples=200, deadline=None)
+@example(["a", " ", "</tool_call>", " ", "b c", "<tool_call>", WORDS[5], "</tool_call>"], "hermes", True, "", "stop")
+@example(["a", "</tool_call>", "b c"], "hermes", True, "", "stop")
 @given(
     st.lists(st.sampled_from(WORDS), max_size=12),
     st.sampled_from(["hermes", "llama_json", "llama_python"]),

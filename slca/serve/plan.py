@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 from slca.chat.markers import THINK_OPEN
@@ -37,17 +39,18 @@ class Limits:
 
 @dataclass(frozen=True)
 class Plan:
-    """rows: one a choice. reading: None for raw completions. held_by: the field that holds the rows to a form."""
+    """rows: one a choice, `each` of them a prompt. reading: None for raw completions. held_by: the field that holds the rows to a form."""
 
     rows: list[Request]
     stops: tuple[str, ...]
     reading: Reading | None = None
     held_by: str | None = None
+    each: int = 1
 
     @property
     def prompt_tokens(self) -> int:
         """Each prompt counts once, however many choices it has."""
-        return sum(len(row.prompt) for row in self.rows if row.sample == 0)
+        return sum(len(row.prompt) for row in self.rows[:: self.each])
 
 
 def chat_plan(
@@ -71,7 +74,7 @@ def chat_plan(
     most = asked.max_completion_tokens or asked.max_tokens
     held_by = "tool_choice" if opening is not None else "response_format" if _schema(asked) is not None else None
     rows = _rows(asked, [prompt], "messages", most, engine, limits, form, messages, tools)
-    return Plan(rows, asked.stops, reading, held_by)
+    return Plan(rows, asked.stops, reading, held_by, asked.choices)
 
 
 def completion_plan(asked: CompletionRequest, engine: Engine, fewest: Fewest, limits: Limits) -> Plan:
@@ -85,7 +88,8 @@ def completion_plan(asked: CompletionRequest, engine: Engine, fewest: Fewest, li
     prompts = [_trusted(engine.template, prompt) if isinstance(prompt, str) else list(prompt) for prompt in asked.prompts]
     if any(i >= size for prompt in prompts for i in prompt):
         raise ApiError(400, f"prompt: ids are below {size}", param="prompt")
-    return Plan(_rows(asked, prompts, "prompt", asked.max_tokens or 16, engine, limits, lambda: None), asked.stops)
+    rows = _rows(asked, prompts, "prompt", asked.max_tokens or 16, engine, limits, lambda: None)
+    return Plan(rows, asked.stops, each=asked.choices)
 
 
 def _short_enough(least: int, engine: Engine, param: str) -> None:
@@ -100,19 +104,20 @@ def _rows(
     asked: Sampling, prompts: Sequence[Sequence[int]], param: str, most: int | None, engine: Engine, limits: Limits, form: Form,
     messages: Any = None, tools: Sequence[Mapping[str, Any]] = (),
 ) -> list[Request]:  # fmt: skip
-    """param: the field that the prompts came from."""
+    """param: the field that the prompts came from. A prompt that comes again counts its samples on, or its answers were all the same."""
     if len(prompts) * asked.choices > limits.choices:
         raise ApiError(400, f"{len(prompts) * asked.choices} choices, at most {limits.choices} a request", param="n")
     seed = secrets.randbits(SEED_BITS) if asked.seed is None else row_seed(asked.seed)
     temperature = 1.0 if asked.temperature is None else float(asked.temperature)
     deadline = time.monotonic() + limits.seconds
+    samples: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(count)
     return [
         Request(
-            tuple(prompt), _budget(len(prompt), param, most, engine, limits), temperature, seed, sample, form(), deadline, messages,
-            tools,
+            prompt, _budget(len(prompt), param, most, engine, limits), temperature, seed, next(samples[prompt]), form(), deadline,
+            messages, tools,
         )
-        for prompt in prompts
-        for sample in range(asked.choices)
+        for prompt in map(tuple, prompts)
+        for _ in range(asked.choices)
     ]  # fmt: skip
 
 

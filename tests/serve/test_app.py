@@ -138,6 +138,15 @@ def test_completions_by_hand():
     assert all(request.max_tokens == 16 and request.messages is None for request in engine.requests)
 
 
+def test_a_prompt_that_comes_again_is_sampled_anew():
+    engine = Told(lambda request: f"x{request.sample}")
+    _, answer = asyncio.run(
+        post(engine, "/v1/completions", {"model": "slca", "prompt": ["ab", "c d", "ab"], "n": 2, "seed": 3})
+    )
+    assert [choice["text"] for choice in answer["choices"]] == ["x0", "x1", "x0", "x1", "x2", "x3"]
+    assert answer["usage"]["prompt_tokens"] == 2 * len(encoded("ab")) + len(encoded("c d"))
+
+
 def test_completions_stream():
     body = {"model": "slca", "prompt": "x", "stop": "b c", "messages": None, "max_tokens": 20}
     del body["messages"]

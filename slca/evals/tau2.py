@@ -111,9 +111,9 @@ def work(options: argparse.Namespace, python: Path, out: Path) -> None:
     tasks = load_tasks(python, options, out)
     log = out / f"run{len(list(out.glob('run*.log'))) or ''}.log"
     with agent_and_user(options, tasks) as servers:
-        run(
-            command_line(python, options, servers, out), OFFLINE, log, options.timeout, answers="y\ny\n"
-        )  # to "resume?", if it asks
+        keys = {f"SLCA_{who.upper()}_KEY": server["key"] for who, server in servers.items()}
+        words = command_line(python, options, servers, out)
+        run(words, {**OFFLINE, **keys}, log, options.timeout, answers="y\ny\n")  # to "resume?", if it asks
     report(outcomes(out / SIMULATIONS, sorted(out.glob("run*.log"))), tasks, options, out)
 
 
@@ -196,16 +196,20 @@ def _engine(options: argparse.Namespace) -> Any:
 
 
 def command_line(python: Path, options: argparse.Namespace, servers: Mapping[str, Mapping[str, str]], out: Path) -> list[str]:
-    """The official command line. A task that fails on an exception is recorded and the run goes on."""
+    """The official command line. A task that fails on an exception is recorded and the run goes on.
+
+    It and the runner's files are read by others: a key is named by whose it is, and the worker knows it (`tau2_worker.run`).
+    """
 
     def llm(who: str, **extra: Any) -> list[str]:
         server = servers[who]
-        fields = {"base_url": server["url"], "api_key": server["key"], **extra}
+        fields = {"base_url": server["url"], "api_key": who, **extra}
         return [f"--{who}-llm", f"openai/{server['model']}", f"--{who}-llm-args", json.dumps(fields)]
 
     words = [
         "--domain", options.domain, "--task-split-name", options.split, "--num-trials", str(options.trials),
         "--seed", str(options.seed), "--max-concurrency", str(1 if options.oracle else options.slots),
+        "--agent-api-key", "",  # else the runner puts a key of its own over the agent's
         "--results-dir", str(out), "--save-to", "simulations", "--skip-failed-samples",
         "--agent", "llm_agent_solo" if options.solo else "llm_agent", "--user", "dummy_user" if options.solo else "user_simulator",
         *llm("agent", temperature=options.temperature, max_tokens=options.max_tokens),

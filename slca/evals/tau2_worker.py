@@ -66,8 +66,16 @@ def nothing(task, domain, solo):
 
 
 def run(arguments):
-    from tau2.cli import main
+    """The package's own command. A key is named by whose it is, `agent` or `user`, and comes by the environment: the runner writes
+    its arguments into its files."""
+    import os
 
+    from tau2.cli import main
+    from tau2.utils import llm_utils
+
+    keys = {who: os.environ.pop(f"SLCA_{who.upper()}_KEY", "none") for who in ("agent", "user")}
+    ask = llm_utils.completion
+    llm_utils.completion = lambda *words, api_key="", **more: ask(*words, api_key=keys.get(api_key, api_key), **more)
     sys.argv = ["tau2", "run", *arguments]
     main()
 

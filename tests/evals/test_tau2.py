@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from argparse import Namespace
 
 import pytest
 
@@ -129,6 +130,18 @@ def test_the_report_names_floor_basis_and_a_scripted_user(tmp_path, capsys):
     assert (
         "floor (do nothing, official evaluator): 0.380" in said and "SCRIPTED: not the benchmark" in said and "DB (1)" in said
     )
+
+
+def test_no_key_stands_on_the_runners_command_line(tmp_path):
+    """`ps` shows it, and the runner writes it into its files; and its default for the agent's key would replace ours."""
+    options = Namespace(
+        domain="mock", split="base", trials=1, seed=0, oracle=False, slots=4, solo=False, temperature=0.0, max_tokens=9, limit=1
+    )
+    server = {"url": "http://127.0.0.1:1/v1", "model": "m", "key": "canary-key"}
+    words = tau2.command_line(tmp_path, options, {"agent": server, "user": server}, tmp_path)
+    assert "canary" not in " ".join(words) and words[words.index("--agent-api-key") + 1] == ""
+    named = [json.loads(words[words.index(f"--{who}-llm-args") + 1])["api_key"] for who in ("agent", "user")]
+    assert named == ["agent", "user"]
 
 
 def test_help_is_quick_and_names_exit_codes():
